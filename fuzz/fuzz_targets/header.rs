@@ -22,8 +22,8 @@ fuzz_target!(|input: &[u8]| {
         return;
     }
     if selector & 8 == 8 {
-        let told = decode_lies(&mut input);
-        return open_under_lies(told, &mut input);
+        let lies = decode_lies(&mut input);
+        return open_under_lies(lies, &mut input);
     }
     let medium = medium();
     damage(&medium, &mut input);

@@ -26,7 +26,7 @@ fuzz_target!(|input: &[u8]| {
 fn check_contents(bytes: &[u8]) {
     let master = Secret::copy_from(&[0; 32]);
     if let Some(table) = reencode_snapshots(bytes, &master) {
-        let again = reencode_verified_snapshots(&table, &master).expect("what was written is read");
+        let again = reencode_verified_snapshots(&table, &master).expect("a written table is read");
         assert_eq!(again, table);
     }
     let page = |bytes: &[u8]| reencode_version_page(bytes, &master, &UUID, 1, 2);
@@ -39,6 +39,6 @@ fn check_contents(bytes: &[u8]) {
     let mut tagged = bytes.to_vec();
     tagged[SIGNED..HEAD].copy_from_slice(&tag);
     if let Some(again) = page(&tagged) {
-        assert_eq!(again, tagged, "a page of which something was passed over");
+        assert_eq!(again, tagged, "a page with a part that was passed over");
     }
 }

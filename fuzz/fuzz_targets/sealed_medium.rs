@@ -18,10 +18,10 @@ fuzz_target!(|input: &[u8]| {
     let selector = input.byte();
     let image = image(selector >> 1);
     let extra = input.byte();
-    let told = if extra >= 0x80 { decode_lies(&mut input) } else { ReadLies::new() };
+    let lies = if extra >= 0x80 { decode_lies(&mut input) } else { ReadLies::new() };
     let medium = Arc::new(image.altered(&mut input));
-    let lying = !told.is_empty();
-    let seen_by_disk = Arc::new(LyingMedium::new(medium.clone(), image.past(), told));
+    let lying = !lies.is_empty();
+    let seen_by_disk = Arc::new(LyingMedium::new(medium.clone(), image.past(), lies));
     let Ok(disk) = open(seen_by_disk, &image.params, 7, selector & 1 == 1) else { return };
     let authenticated = image.params.cipher.authenticates();
 
@@ -65,7 +65,7 @@ fuzz_target!(|input: &[u8]| {
                 // another one.
                 let known =
                     is_content(block, data, NEW) || (lying && (!authenticated || was_written(block, data)));
-                assert!(known, "block {block} lost what was flushed");
+                assert!(known, "block {block} lost flushed data");
             });
         }
     }

@@ -57,7 +57,7 @@ fuzz_target!(|input: &[u8]| {
                 // another one.
                 let known = is_content(block, data, NEW)
                     || (lying && (!authenticated || was_written_until(block, data, PHASES)));
-                assert!(known, "block {block} lost what was flushed");
+                assert!(known, "block {block} lost flushed data");
             });
         }
     }

@@ -170,7 +170,7 @@ fn assert_detects_tampering<I: Integrity>(make: impl Fn(usize) -> I) {
                     assert_eq!(read, *expected, "seed {seed}, block {index}");
                     returned += 1;
                 } else {
-                    assert!(read.iter().all(|byte| *byte == 0), "what does not verify is not returned");
+                    assert!(read.iter().all(|byte| *byte == 0), "data that does not verify is not returned");
                     refused += 1;
                 }
             }

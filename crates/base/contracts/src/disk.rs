@@ -99,7 +99,7 @@ pub trait Disk: Send + Sync {
     /// deleted data can still be recovered.
     fn purge(&self) -> Result<Status> {
         Err(Error::new(Kind::Usage, "the disk cannot be purged")
-            .found("a format that does not forget what was deleted")
+            .found("a format that does not forget deleted data")
             .expected("a disk of the format flash"))
     }
     /// Counters for the user.

@@ -81,7 +81,7 @@ impl FailStop {
         Error::new(Kind::FailStop, format!("the {subject} takes no more writes since an earlier failure"))
             .found(cause.summary())
             .expected(format!("a {place} that takes every write"))
-            .hint(format!("{mend}, close the {subject} and open it again; what was flushed is safe"))
+            .hint(format!("{mend}, close the {subject} and open it again; flushed data is safe"))
     }
 }
 

@@ -380,7 +380,7 @@ fn check_opened(addr: u64, opened: Option<std::result::Result<(), TagMismatch>>)
     }
     Err(Error::new(Kind::Corrupt, format!("block {addr} does not verify"))
         .found("it is damaged or was tampered with")
-        .expected("what this disk wrote there")
+        .expected("data that this disk wrote there")
         .hint("restore this block from a backup; a check lists all such blocks"))
 }
 
@@ -394,7 +394,7 @@ fn is_lost(entry: &[u8]) -> bool {
 fn lost(addr: u64) -> Error {
     Error::new(Kind::Corrupt, format!("block {addr} is lost"))
         .found("metadata other than its object's seal says, or the mark that this was found earlier")
-        .expected("what this disk wrote there")
+        .expected("data that this disk wrote there")
         .hint("restore this block from a backup: it is good again once it is written or discarded")
 }
 

@@ -187,10 +187,10 @@ fn gcm_gives_the_results_of_its_specification_and_refuses_any_other() {
         let mut refused = |nonce: &[u8; 12], aad: &[u8], cipher: &[u8], tag: &[u8; 16]| {
             out.fill(0xee);
             assert_eq!(key.open(nonce, aad, cipher, tag, &mut out), Err(TagMismatch));
-            assert!(out.iter().all(|b| *b == 0), "what did not verify was returned");
+            assert!(out.iter().all(|b| *b == 0), "data that did not verify was returned");
             let mut in_place = cipher.to_vec();
             assert_eq!(key.open_in_place(nonce, aad, &mut in_place, tag), Err(TagMismatch));
-            assert!(in_place.iter().all(|b| *b == 0), "what did not verify was returned");
+            assert!(in_place.iter().all(|b| *b == 0), "data that did not verify was returned");
         };
         for bit in 0..128 {
             let mut tag = tag;

@@ -35,8 +35,8 @@ const AT_ONCE: usize = 64;
 const LONGER_FILES: &str =
     "raise `ulimit -f` if it is set; ext4 takes files up to 16 TiB less 4 KiB: take less, or use xfs";
 /// The advice for a full file system.
-const FREE_SPACE: &str = "free space on the file system that holds it, then close the disk and open it again; what was flushed \
-    is safe";
+const FREE_SPACE: &str = "free space on the file system that holds it, then close the disk and open it \
+    again; flushed data is safe";
 
 /// Whether `next` begins at the end of `one`.
 fn are_adjacent(one: &ReadExtent<'_>, next: &ReadExtent<'_>) -> bool {
@@ -133,7 +133,15 @@ impl FileMedium {
         self.updates_atime && !fstatvfs(&self.file).is_ok_and(|fs| fs.f_flag.intersects(spared))
     }
 
-    fn locked(mut file: File, path: &Path, access: Access, touches: bool) -> Result<Self> {
+    /// The medium of an open file, which is not known to be fully allocated.
+    fn of_file(mut file: File, path: PathBuf, device: bool, updates_atime: bool) -> std::io::Result<Self> {
+        let len = AtomicU64::new(file.seek(SeekFrom::End(0))?);
+        let (keeps_allocation, direct) = (AtomicBool::new(false), DirectReader::default());
+        let discreet = DontCacheReader::default();
+        Ok(FileMedium { file, path, len, device, updates_atime, keeps_allocation, direct, discreet })
+    }
+
+    fn locked(file: File, path: &Path, access: Access, touches: bool) -> Result<Self> {
         let about = file.metadata().map_err(|e| open_error(path, &e))?;
         let kind = about.file_type();
         check_kind(path, kind)?;
@@ -145,22 +153,12 @@ impl FileMedium {
             }
         }
         lock(&file, path, access)?;
-        let len = file.seek(SeekFrom::End(0)).map_err(|e| open_error(path, &e))?;
-        let device = kind.is_block_device();
+        let mut medium = FileMedium::of_file(file, path.to_owned(), kind.is_block_device(), touches)
+            .map_err(|e| open_error(path, &e))?;
+        let len = *medium.len.get_mut();
         // `blocks()` counts units of 512 bytes, independent of the file system's block size.
-        let keeps = AtomicBool::new(kind.is_file() && len > 0 && about.blocks() * 512 >= len);
-        let (path, len) = (path.to_owned(), AtomicU64::new(len));
-        let (direct, discreet) = (DirectReader::default(), DontCacheReader::default());
-        Ok(FileMedium {
-            file,
-            path,
-            len,
-            device,
-            updates_atime: touches,
-            keeps_allocation: keeps,
-            direct,
-            discreet,
-        })
+        *medium.keeps_allocation.get_mut() = kind.is_file() && len > 0 && about.blocks() * 512 >= len;
+        Ok(medium)
     }
 
     /// A path-only handle (`O_PATH`) on the file or device. It neither reads nor writes, and holds
@@ -175,21 +173,11 @@ impl FileMedium {
     /// so with a file of its own no user of the medium misses the report.
     fn open_again(&self) -> std::io::Result<FileMedium> {
         let writes = fcntl_getfl(&self.file)?.contains(OFlags::RDWR);
-        let (mut file, touches) = self.open_file_again(writes, OFlags::empty())?;
-        let len = AtomicU64::new(file.seek(SeekFrom::End(0))?);
-        let keeps = AtomicBool::new(self.keeps_allocation.load(Ordering::Relaxed));
-        let (path, device) = (self.path.clone(), self.device);
-        let (direct, discreet) = (DirectReader::for_other_handle(&self.direct), DontCacheReader::default());
-        Ok(FileMedium {
-            file,
-            path,
-            len,
-            device,
-            updates_atime: touches,
-            keeps_allocation: keeps,
-            direct,
-            discreet,
-        })
+        let (file, touches) = self.open_file_again(writes, OFlags::empty())?;
+        let medium = FileMedium::of_file(file, self.path.clone(), self.device, touches)?;
+        let keeps_allocation = AtomicBool::new(self.keeps_allocation.load(Ordering::Relaxed));
+        let direct = DirectReader::for_other_handle(&self.direct);
+        Ok(FileMedium { keeps_allocation, direct, ..medium })
     }
 
     /// Opens the file through `/proc/self/fd`, since its path may lead elsewhere by now.

@@ -56,7 +56,7 @@ pub(crate) fn refuse_hard_links(file: &File, path: &Path) -> Result<()> {
     Err(Error::new(Kind::Corrupt, format!("cannot open {} for writing", path.display()))
         .found(format!("a file with {names} names (hard links)"))
         .expected("a file that no other name leads to")
-        .hint("find out who linked it; a copy of the directory without hard links can be written"))
+        .hint("a program or a user linked it; a copy of the directory without hard links can be written"))
 }
 
 /// Refuses everything except files and block devices.
@@ -139,7 +139,8 @@ pub(crate) fn create_error(path: &Path, e: &io::Error) -> Error {
     match e.kind() {
         ErrorKind::AlreadyExists => {
             error.with_kind(Kind::Usage).expected("a path where nothing exists").hint(
-                Hint::from("choose another path, or overwrite what is there with ").setting(Setting("force")),
+                Hint::from("choose another path, or overwrite the file there with ")
+                    .setting(Setting("force")),
             )
         }
         ErrorKind::NotFound => error.hint("make its directory first"),
@@ -157,9 +158,9 @@ pub(crate) fn open_error(path: &Path, e: &io::Error) -> Error {
             error.hint(Hint::from("check the path, or make a disk there with ").action(Action("create")))
         }
         ErrorKind::ReadOnlyFilesystem => error
-            .hint(Hint::from("make it writable, or read what is there with ").setting(Setting("read_only"))),
+            .hint(Hint::from("make it writable, or open it for reading with ").setting(Setting("read_only"))),
         ErrorKind::PermissionDenied if e.raw_os_error() == Some(Errno::PERM.raw_os_error()) => error.hint(
-            Hint::from("it may be immutable (`lsattr` shows it): read what is there with ")
+            Hint::from("it may be immutable (`lsattr` shows it): open it for reading with ")
                 .setting(Setting("read_only")),
         ),
         ErrorKind::PermissionDenied => error.hint("use sudo, or ask its owner to give you access"),

@@ -74,10 +74,10 @@ fn adjacent_extents_are_read_and_written_as_if_each_alone() {
 
 /// The number of pages of a file in the system's cache, from `fincore`; `None` without that tool.
 fn resident(path: &Path) -> Option<u64> {
-    let told =
+    let ran =
         std::process::Command::new("fincore").args(["--noheadings", "--output", "PAGES"]).arg(path).output();
-    let told = told.ok().filter(|told| told.status.success())?;
-    String::from_utf8(told.stdout).unwrap().trim().parse().ok()
+    let ran = ran.ok().filter(|ran| ran.status.success())?;
+    String::from_utf8(ran.stdout).unwrap().trim().parse().ok()
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn discreet_reads_leave_nothing_in_the_cache() {
     medium.expect_discreet_reads().unwrap();
     // On tmpfs the pages always stay; a file system without discreet reads falls back to ordinary
     // ones.
-    let told = resident(&path).filter(|pages| *pages == 0);
+    let evicted = resident(&path).filter(|pages| *pages == 0);
     let mut block = [0; 4096];
     // Includes neighbouring blocks, where the system would read ahead.
     for at in [5, 6, 7, 8, 40, 200, 42, 41, 0, 255] {
@@ -100,7 +100,7 @@ fn discreet_reads_leave_nothing_in_the_cache() {
         assert!(block[..] == data[offset as usize..][..4096], "{at}");
     }
     let refused = medium.discreet.is_refused();
-    assert!(refused || told.is_none() || resident(&path) == Some(0), "{:?}", resident(&path));
+    assert!(refused || evicted.is_none() || resident(&path) == Some(0), "{:?}", resident(&path));
     // Pages that were in the cache before stay there.
     medium.read_at(40 * 4096, &mut block).unwrap();
     let before = resident(&path);
@@ -138,7 +138,7 @@ fn reads_past_the_cache(medium: &FileMedium, offset: u64, len: usize) -> bool {
 fn discreet_reads_of_any_alignment_return_the_data() {
     let dir = tempfile::tempdir().unwrap();
     let (path, data, medium) = expecting(dir.path());
-    let told = resident(&path).filter(|pages| *pages == 0);
+    let evicted = resident(&path).filter(|pages| *pages == 0);
     // Aligned and unaligned ranges, adjacent and with gaps, within a page and across pages.
     let places: [(u64, usize); 9] = [
         (4096, 4096),
@@ -167,7 +167,7 @@ fn discreet_reads_of_any_alignment_return_the_data() {
     }
     assert!(reads_past_the_cache(&medium, 4096, 4096) || medium.direct.is_refused());
     let refused = medium.direct.is_refused() && medium.discreet.is_refused();
-    assert!(refused || told.is_none() || resident(&path) == Some(0), "{:?}", resident(&path));
+    assert!(refused || evicted.is_none() || resident(&path) == Some(0), "{:?}", resident(&path));
     let mut beyond = [0; 128];
     let batch = &mut [ReadExtent { offset: 8 * PIECE - 64, buf: &mut beyond }];
     let e = medium.read_discreetly(batch).unwrap_err();

@@ -26,7 +26,7 @@ fn by_name(file: &File, path: &Path) -> Result<OwnedFd> {
         return Ok(found);
     }
     Err(Error::new(Kind::Changed, format!("cannot open {}", path.display()))
-        .found("another file at this path than the one that was opened a moment ago")
+        .found("another file at this path than a moment ago")
         .hint("try again"))
 }
 

@@ -224,19 +224,19 @@ mod tests {
         let places = synced(1 << 30);
         let reading = places.begin_read(PIECE, 2 * PIECE).unwrap();
         let elsewhere = places.begin_read(9 * PIECE, 4096).unwrap();
-        let (tell, told) = channel();
+        let (sender, receiver) = channel();
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let _writing = places.begin_write(once((2 * PIECE, 4096)));
-                tell.send(()).unwrap();
+                sender.send(()).unwrap();
             });
             // The writer has announced its range, and waits.
             while places.begin_read(2 * PIECE, 4096).is_some() {
                 std::thread::yield_now();
             }
-            assert_eq!(told.try_recv(), Err(TryRecvError::Empty));
+            assert_eq!(receiver.try_recv(), Err(TryRecvError::Empty));
             drop(reading);
-            told.recv().unwrap();
+            receiver.recv().unwrap();
         });
         // The read elsewhere is still in progress and did not block the write. The written range is
         // unsynced.

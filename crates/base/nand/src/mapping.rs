@@ -113,7 +113,7 @@ impl Mapping {
         if lebs == 0 {
             return Err(Error::new(Kind::NoSpace, "the chip has too few good blocks")
                 .found(format!("{} of {}", good.len(), geometry.blocks))
-                .expected("some for what is written, and 2 and a fiftieth of all to spare"));
+                .expected("some for data, and 2 and a fiftieth of all to spare"));
         }
         for (peb, erasures) in good {
             let header = EraseHeader { erasures, lebs, image };
@@ -179,7 +179,7 @@ impl Mapping {
             return Ok(());
         }
         Err(Error::new(Kind::Other, "flash is programmed in whole pages")
-            .found(format!("{} bytes from byte {offset} on", data.len()))
+            .found(format!("{} bytes from byte {offset}", data.len()))
             .expected(format!("multiples of {}", self.page())))
     }
 
@@ -395,5 +395,5 @@ fn worn_out() -> Error {
     Error::new(Kind::ReadOnly, "the flash is worn out: no good block is left to write to")
         .found("more bad blocks than were kept in reserve")
         .expected("an erased block")
-        .hint("copy what is there to another device; nothing that was written is lost")
+        .hint("copy its content to another device; no written data is lost")
 }

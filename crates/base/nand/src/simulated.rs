@@ -120,8 +120,8 @@ impl SimulatedChip {
     pub fn whole_len(medium: &dyn Medium) -> Result<Option<u64>> {
         let head = read_head(medium)?;
         let geometry = geometry_in(LeReader(&head));
-        let told = head[..8] == *MAGIC && check_geometry(geometry).is_ok();
-        Ok(told.then(|| Self::medium_len(geometry)))
+        let is_chip = head[..8] == *MAGIC && check_geometry(geometry).is_ok();
+        Ok(is_chip.then(|| Self::medium_len(geometry)))
     }
 
     /// Opens a chip. `seed` determines its failures.
@@ -292,8 +292,7 @@ impl Chip for SimulatedChip {
             || end > u64::from(self.geometry.pages)
             || now.flags & BAD != 0
         {
-            let found =
-                format!("{} bytes from page {first}, of which {} are programmed", data.len(), now.next);
+            let found = format!("{} bytes from page {first}, {} of them programmed", data.len(), now.next);
             return Err(self.refuse("program this", found));
         }
         let cut = begin(&mut state)?;

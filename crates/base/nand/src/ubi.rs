@@ -115,7 +115,7 @@ impl UbiVolume {
             let error = Error::io(what.clone(), &e);
             if error.kind() == Kind::ReadOnly {
                 return error
-                    .hint("the device is worn out or damaged: copy what is there to another; see `dmesg`");
+                    .hint("the device is worn out or damaged: copy its content to another; see `dmesg`");
             }
             error
         }

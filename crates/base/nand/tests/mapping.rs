@@ -114,10 +114,7 @@ fn check(flash: &Mapping, models: &mut [LebModel]) {
         candidates.push(model.content.clone());
         let whole = candidates.into_iter().find(|content| found == padded(content, len));
         let torn = model.torn.take().filter(|torn| found[..*torn] == model.content[..*torn]);
-        assert!(
-            whole.is_some() || torn.is_some(),
-            "LEB {leb} holds neither what it held nor what it was given"
-        );
+        assert!(whole.is_some() || torn.is_some(), "LEB {leb} holds neither its old content nor the new");
         model.content = whole.unwrap_or_else(|| {
             let used = found.iter().rposition(|byte| *byte != 0xff).map_or(0, |last| last + 1);
             found[..used.next_multiple_of(GEOMETRY.page as usize)].to_vec()
@@ -312,9 +309,9 @@ fn a_drain_returns_the_content_of_a_bad_block_without_a_header() {
     drop(flash);
     let (_, flash) = open(&medium, 2);
     assert!(flash.drain_of(&|copy| copy.leb.is_some()).unwrap().is_empty());
-    let told = flash.drain().unwrap();
-    assert_eq!((told.len(), told[0].leb), (1, None));
-    assert!(told[0].content.windows(data.len()).any(|part| part == data));
+    let copies = flash.drain().unwrap();
+    assert_eq!((copies.len(), copies[0].leb), (1, None));
+    assert!(copies[0].content.windows(data.len()).any(|part| part == data));
 }
 
 #[test]

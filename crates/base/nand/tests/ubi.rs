@@ -149,7 +149,7 @@ fn keeps_old_copies_until_drained(volume: &UbiVolume) {
     volume.sync().unwrap();
     assert_eq!(on_chip(&old), [true; 3], "a change and a sync erase nothing");
     assert_eq!(volume.drain().unwrap(), vec![]);
-    assert_eq!(on_chip(&old), [false, true, false], "what is superseded goes, what counts stays");
+    assert_eq!(on_chip(&old), [false, true, false], "superseded copies go, current ones stay");
     std::fs::write(NO_BACKGROUND, "0").unwrap();
     println!("old copies: on the chip after a change and a sync, gone after the drain");
 }
@@ -191,7 +191,7 @@ fn many_at_once(volume: &UbiVolume) {
             });
         }
     });
-    println!("four threads: each finds what it wrote");
+    println!("four threads: each finds its own writes");
 }
 
 fn refuses(volume: &UbiVolume) {
@@ -206,7 +206,7 @@ fn refuses(volume: &UbiVolume) {
         assert_eq!(refused.kind(), Kind::NotFound, "{other}: {refused}");
     }
     assert_eq!(UbiVolume::open(Path::new("/dev/ubi7_7"), false).err().unwrap().kind(), Kind::NotFound);
-    println!("what is no volume: refused");
+    println!("paths that are no volume: refused");
 }
 
 /// Shows that pages that cannot be decoded, as after a power cut, read as zeros, and their
@@ -275,12 +275,12 @@ fn leftover() {
     };
     let copies = [leaves(Leb(5), 40, 20), leaves(Leb(6), 50, 41)];
     let kept = volume.drain_of(&|copy| copy.leb == Some(Leb(6))).unwrap();
-    assert_eq!(kept, copies[1..], "what was wanted");
+    assert_eq!(kept, copies[1..], "the wanted copies");
     assert_eq!(volume.drain().unwrap(), copies[..1], "and the rest for the next");
     assert_eq!(volume.drain().unwrap(), vec![], "each is told once");
     drop(volume);
     assert_eq!(open().drain().unwrap(), copies, "and to each that opens the volume");
-    println!("what is left in bad blocks: told, block for block");
+    println!("copies left in bad blocks: reported, block for block");
     // Without access to the chip, the drain cannot tell.
     std::fs::rename(CHIP, "/dev/hidden").unwrap();
     let refused = open().drain().unwrap_err();

@@ -79,7 +79,7 @@ impl ClusterOptions {
                         .setting(Setting("ceph_conf"))
                         .text(", or put it at /etc/ceph/ceph.conf"),
                 ),
-                _ => error.hint("see what is wrong in the file"),
+                _ => error.hint("correct the file"),
             }
         })
     }

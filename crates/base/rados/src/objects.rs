@@ -384,7 +384,7 @@ impl ObjectStore for RadosObjects {
             if code == RadosCode::INVALID {
                 return error
                     .expected("a pool without pool snapshots, which exclude snapshots of objects")
-                    .hint("use a pool of which no pool snapshot was ever made (`ceph osd pool mksnap`)");
+                    .hint("use a pool that never had a pool snapshot (`ceph osd pool mksnap`)");
             }
             error
         })
@@ -395,7 +395,7 @@ impl ObjectStore for RadosObjects {
         self.context().remove_snapshot(id).map_err(|code| {
             let what = self.describe_op_on_all(&format!("remove snapshot {id} of"));
             if code == RadosCode::UNSUPPORTED {
-                return Error::new(Kind::NotFound, what).found("a pool in which no snapshot was ever made");
+                return Error::new(Kind::NotFound, what).found("a pool that never had a snapshot");
             }
             self.pool.failed(code, what)
         })

@@ -48,7 +48,7 @@ impl RadosPool {
         if context.is_append_only().map_err(|code| error::failed(code, what(), &place))? {
             return Err(Error::new(Kind::Usage, what())
                 .found("an erasure-coded pool without overwrites")
-                .expected("a pool whose objects can be changed in place")
+                .expected("a pool with objects that can be changed in place")
                 .hint(format!("allow it: `ceph osd pool set {pool} allow_ec_overwrites true`")));
         }
         let mut found = RadosPool {

@@ -50,7 +50,7 @@ impl Token for Fido2 {
         let failed = |what: &str, code| refusal(&device, &path, what, code);
         // Checked before a credential is made: one without the extension would stay in the token
         // and be useless.
-        if !device.has_hmac_secret().map_err(|code| failed("ask the token what it can do", code))? {
+        if !device.has_hmac_secret().map_err(|code| failed("ask the token for its abilities", code))? {
             return Err(failed("get a secret from the token", FidoCode(NO_SECRET)));
         }
         let pin = if device.has_pin() {
@@ -63,9 +63,9 @@ impl Token for Fido2 {
         match device.count(RP, pin) {
             Ok(1) => {}
             Err(FidoCode(NO_CREDENTIALS)) | Ok(0) if create => {
-                request.user.show_action(&format!(
-                    "touch the token {product}: it keeps a credential for lacuna from now on"
-                ));
+                request
+                    .user
+                    .show_action(&format!("touch the token {product}: it will keep a credential for lacuna"));
                 device
                     .make_credential(RP, USER, pin)
                     .map_err(|code| failed("make a credential in the token", code))?;
@@ -87,7 +87,7 @@ impl Token for Fido2 {
                 return Err(Error::new(Kind::Other, "cannot tell which credential to use")
                     .found(format!("{several} credentials for lacuna on the token"))
                     .expected("one")
-                    .hint("remove those that another program made, for example with `fido2-token -D`"));
+                    .hint("remove the credentials of other programs, for example with `fido2-token -D`"));
             }
             Err(code) => return Err(failed("look for the credential in the token", code)),
         }
@@ -121,7 +121,7 @@ impl Fido2 {
                 Err(Error::new(Kind::Usage, "cannot tell which FIDO2 token to use")
                     .found(list.join(", "))
                     .expected("one token")
-                    .hint("unplug the others, or name one with device=PATH"))
+                    .hint("leave one plugged in, or name one with device=PATH"))
             }
         }
     }
@@ -141,13 +141,13 @@ fn open(path: &str) -> Result<FidoDevice> {
                 .found("a device that this user may not read and write")
                 .expected("one that this user may")
                 .hint(
-                    "see the permissions of the device (udev gives tokens to whoever sits at the machine)",
+                    "see the permissions of the device (udev gives tokens to the user at the machine)",
                 ),
             _ => error(Kind::Other)
                 .found(format!("a device that does not answer as a FIDO2 token does ({})", describe_code(code)))
                 .expected("a FIDO2 token that no other program uses")
                 .hint(
-                    "see whether it is the right device; end other programs that use it, pull it out, plug it in, and try again",
+                    "check that it is the right device, end other programs that use it, plug it in anew, and try again",
                 ),
         }
     })
@@ -179,7 +179,7 @@ fn refusal(device: &FidoDevice, path: &str, what: &str, FidoCode(code): FidoCode
             .expected("one with a PIN")
             .hint(format!("set one with `fido2-token -S {path}`, and enrol the token then")),
         PIN_POLICY => error(Kind::Other)
-            .found("a token whose PIN must be changed before it is used")
+            .found("a token with a PIN that must be changed before it is used")
             .hint(format!("change it with `fido2-token -C {path}`; secrets that were made with a PIN stay as they are")),
         KEY_STORE_FULL => error(Kind::Other)
             .found("a token that is full")

@@ -41,12 +41,12 @@ fn refusal(key: &str, e: &io::Error) -> Error {
             .found(e.to_string())
             .expected("a key of the type user in the keyring of the session or of the user")
             .hint(format!(
-                "put the passphrase there with `keyctl padd user {key} @u` (package keyutils), or give the passphrase itself"
+                "put the passphrase there with `keyctl padd user {key} @u` (keyutils), or give the passphrase itself"
             )),
         Some(libc::EACCES) => Error::new(Kind::Permission, what)
             .found("a key that is there and that this session may not read")
             .expected("a key that the session possesses")
-            .hint("link the keyring of the user to that of the session with `keyctl link @u @s` (package keyutils), and try again"),
+            .hint("link the user's keyring to that of the session with `keyctl link @u @s` (keyutils), and try again"),
         Some(libc::ENOSYS | libc::EPERM) => Error::new(Kind::Permission, what)
             .found(format!("{e}: the system, or the container, does not permit keyrings"))
             .hint("give the passphrase in another way"),

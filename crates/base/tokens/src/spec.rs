@@ -68,9 +68,9 @@ impl TokenSpec {
             TokenKind::Tpm2(token) => {
                 let pin = if token.pin { ", the PIN is wrong" } else { "" };
                 format!(
-                    "{} changed since it was enrolled (by an update of the firmware or of what is booted){pin}, or it \
-                     was not enrolled for this disk under this name and with these options, or the TPM is another one or was \
-                     cleared",
+                    "{} changed since it was enrolled (by an update of the firmware or of the booted \
+                     system){pin}, or it was not enrolled for this disk under this name and with these \
+                     options, or the TPM is another one or was cleared",
                     token.pcr_text()
                 )
             }

@@ -171,13 +171,13 @@ fn refusal(failed: &TpmError) -> Error {
     // The upper half of a code is the layer; the TPM itself is layer 0.
     match failed.code {
         code if OWNER_PASSWORD.contains(&code) => error(Kind::Permission)
-            .found("a TPM whose owner hierarchy has a password")
+            .found("a TPM with a password on its owner hierarchy")
             .expected("one without, as systems leave it")
             .hint("take that password away with `tpm2_changeauth`, or give the passphrase of the disk"),
         OWNER_DISABLED => error(Kind::Permission)
-            .found("a TPM whose owner hierarchy is switched off until the machine starts again")
+            .found("a TPM with its owner hierarchy switched off until the machine starts again")
             .expected("one that is switched on, as it is when a machine starts")
-            .hint("start the machine again; if it stays so, look for it in the firmware, or give the passphrase of the disk"),
+            .hint("restart the machine; if it stays so, look for it in the firmware, or give the passphrase of the disk"),
         PCR_CHANGED => error(Kind::Changed).found("PCRs that change right now").hint("try again"),
         LOCKOUT => error(Kind::Permission)
             .found("a TPM in its lockout after wrong passwords of other keys")

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// A hint should have at most this number of characters.
 const LONG_HINT: usize = 100;
 /// The number of hints in libraries that may have more. The number only falls.
-const LONG_HINTS: usize = 30;
+const LONG_HINTS: usize = 18;
 /// Crates that are programs.
 const PROGRAMS: [&str; 2] = ["cli", "bench"];
 /// Verbs of the command. Messages may use them as words next to "lacuna", so a verb counts only

@@ -270,7 +270,7 @@ impl PublicLevel {
         let drawn = self.draw_salt();
         let seq = turn.last.head.next();
         let checkpoint = self.pipeline.is_checkpoint_due(seq).then(|| self.draw_salt());
-        let carried = turn.carried.take().expect("an open stripe has what it carries on");
+        let carried = turn.carried.take().expect("an open stripe has its carried blocks");
         let (in_flight, root) = self.view.close();
         let entries = in_flight.public.entries_of(0);
         let last = LogEnd { head: seq, name: stripe_name(&drawn), echo: entries.clone() };

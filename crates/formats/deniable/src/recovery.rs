@@ -75,7 +75,7 @@ pub(crate) fn find_end(log: &Log, read_only: bool) -> Result<(LogEnd, Option<Box
     if end.head() == StripeSeq::NONE {
         return Err(Error::new(Kind::Corrupt, "cannot find the log of this disk")
             .found("not one stripe that verifies")
-            .expected("at least the one that creation wrote")
+            .expected("at least the stripe that creation wrote")
             .hint("the medium was overwritten: restore it from a backup"));
     }
     let was_closed = checkpoint.closed && checkpoint.seq == end.head();
@@ -198,13 +198,13 @@ fn check_next(log: &Log, end: &FollowedEnd) -> Result<()> {
         .found(format!(
             "a bad sector in stripe {seq}, which may be the last one that was written before the power was cut"
         ))
-        .expected("a log whose end can be read")
+        .expected("a log with a readable end")
         .hint(rescue("; blocks written in the last moments may be older than they should be")))
 }
 
 /// The advice to open the disk to read it, followed by `more`.
 fn rescue(more: &'static str) -> Hint {
-    Hint::from("open it with ").setting(Setting("read_only")).text(" and copy what is there").text(more)
+    Hint::from("open it with ").setting(Setting("read_only")).text(" and copy its content").text(more)
 }
 
 /// The last stripe that any summary calls durable, for a disk without a valid checkpoint. Reads the
@@ -374,7 +374,7 @@ fn entries_of(log: &Log, level: u8, seq: StripeSeq, last: StripeSeq) -> Result<V
     let next = if seq < last { log.summary_if_readable(seq.next())? } else { None };
     let Some(next) = next else {
         return Err(corrupt("cannot open the disk").found(format!(
-            "two damaged stripes side by side ({seq} and {}) among those that its map still needs",
+            "two damaged stripes side by side ({seq} and {}) in the part that its map still needs",
             seq.next()
         )));
     };

@@ -71,7 +71,7 @@ fn assert_loses_only_its_data(written: &WrittenDisk, bad: u64, of: Option<usize>
         disk.close().unwrap();
         drop(disk);
         let changes = recorder.take().into_iter().filter(|record| record.kind != OpKind::Read);
-        assert_eq!(changes.count(), 0, "what is opened read-only is not written to");
+        assert_eq!(changes.count(), 0, "a disk opened read-only is not written to");
     }
 }
 

@@ -110,7 +110,7 @@ fn readers_of_level_0_do_not_wait_for_a_write_that_waits_for_the_medium() {
         (0..3).for_each(|_| level.write(BlockAddr(0), &data).unwrap());
         level.flush().unwrap();
         shut.store(true, Ordering::Release);
-        let (all_read, told) = channel();
+        let (all_read, receiver) = channel();
         std::thread::scope(|scope| {
             let writer = scope.spawn(|| level.write(BlockAddr(0), &data));
             scope.spawn(|| {
@@ -122,7 +122,7 @@ fn readers_of_level_0_do_not_wait_for_a_write_that_waits_for_the_medium() {
                 }
                 all_read.send(()).unwrap();
             });
-            let read = told.recv_timeout(Duration::from_secs(60));
+            let read = receiver.recv_timeout(Duration::from_secs(60));
             let waited = !writer.is_finished();
             shut.store(false, Ordering::Release);
             assert!(waited && read.is_ok(), "the write waited: {waited}; readers did not: {}", read.is_ok());

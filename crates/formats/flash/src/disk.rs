@@ -415,6 +415,6 @@ fn advise_read_only(e: Error) -> Error {
     e.hint(
         Hint::from("open it with ")
             .setting(Setting("read_only"))
-            .text(" and copy what is there to another device: nothing that was flushed is lost"),
+            .text(" and copy its content to another device: no flushed data is lost"),
     )
 }

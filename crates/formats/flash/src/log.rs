@@ -378,5 +378,5 @@ pub(crate) fn log_full() -> Error {
 pub(crate) fn damaged(what: impl std::fmt::Display) -> Error {
     Error::new(Kind::Corrupt, format!("{what} does not verify"))
         .found("other data than this disk wrote there")
-        .hint("restore it from a backup; a check lists what is lost")
+        .hint("restore it from a backup; a check lists the lost blocks")
 }

@@ -92,8 +92,10 @@ impl Params {
         Err(Error::new(Kind::Usage, "the erase blocks of this flash are too short for a disk")
             .found(format!("logical erase blocks of {} bytes, pages of {}", flash.leb_len, flash.page))
             .expected(format!("at least {least} bytes: two pages, and 8192 bytes"))
-            .hint("use flash with longer erase blocks; of a simulated chip, whose logical erase blocks are two pages shorter than its \
-                erase blocks, more pages to an erase block"))
+            .hint(
+                "use flash with longer erase blocks, or a simulated chip with more pages in each (two hold \
+                 headers)",
+            ))
     }
 
     fn refused(&self, flash: &FlashGeometry) -> Error {

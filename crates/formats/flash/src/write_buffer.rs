@@ -34,7 +34,7 @@ impl WriteBuffer {
         // Copy in place: moving a block would leave a copy behind.
         let copy = |data: &[u8; BLOCK_SIZE]| {
             let mut block = Arc::new(Zeroizing::new([0; BLOCK_SIZE]));
-            Arc::get_mut(&mut block).expect("nobody else has it yet").copy_from_slice(data);
+            Arc::get_mut(&mut block).expect("it has no other owner yet").copy_from_slice(data);
             block
         };
         // Copy without the lock. Replaced blocks are zeroed after it is released, too.

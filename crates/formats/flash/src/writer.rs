@@ -246,11 +246,15 @@ impl DiskWriter {
             return cause;
         }
         let error = Error::new(Kind::PurgeIncomplete, "the purge could not be completed")
-            .found(format!("{}; blocks that may still be recoverable: {}", cause.summary(), self.recoverable()))
+            .found(format!(
+                "{}; blocks that may still be recoverable: {}",
+                cause.summary(),
+                self.recoverable()
+            ))
             .expected("flash that takes every write and every erasure")
             .hint(
-                "nothing that was flushed is lost: close the disk, open it again and purge it; if that fails as well, copy \
-                 what is there to another device and destroy this one",
+                "no flushed data is lost: close the disk, open it again and purge it; if that fails as well, \
+                 copy the content to another device and destroy this one",
             );
         error.caused_by(cause)
     }
@@ -382,7 +386,7 @@ impl PurgeHost for LockedWriter<'_> {
             let mut plain = Vec::with_capacity(part.len());
             for block in part {
                 let mut bytes = Arc::new(Zeroizing::new([0; BLOCK_SIZE]));
-                let into = Arc::get_mut(&mut bytes).expect("nobody else has it yet");
+                let into = Arc::get_mut(&mut bytes).expect("it has no other owner yet");
                 // An unreadable block keeps its key, so the purge cannot be reported as complete.
                 self.writer.reader.read(*block, &mut into[..])?;
                 plain.push((*block, bytes));

@@ -17,17 +17,17 @@ fn kind_of(opened: lacuna_contracts::Result<FlashDisk>) -> Kind {
 
 /// A closed disk with contents.
 fn filled(seed: u64) -> TestDisk {
-    let mut bed = TestDisk::small(seed);
-    let disk = bed.open();
+    let mut test_disk = TestDisk::small(seed);
+    let disk = test_disk.open();
     disk.write(BlockAddr(0), &run_content(0, 150, 1)).unwrap();
     disk.close().unwrap();
-    bed
+    test_disk
 }
 
 #[test]
 fn another_geometry_is_refused() {
-    let mut bed = filled(1);
-    let right = bed.params;
+    let mut test_disk = filled(1);
+    let right = test_disk.params;
     let flash = right.flash;
     let wrong = [
         FlashGeometry { lebs: flash.lebs - 1, ..flash },
@@ -36,9 +36,11 @@ fn another_geometry_is_refused() {
         FlashGeometry { lebs: 0, ..flash },
     ];
     for flash in wrong {
-        bed.params = Params { flash, ..right };
-        let (_, there, _) = bed.flash();
-        let e = FlashDisk::open(there, &bed.params, &master(), &bed.options()).err().expect("another flash");
+        test_disk.params = Params { flash, ..right };
+        let (_, there, _) = test_disk.flash();
+        let e = FlashDisk::open(there, &test_disk.params, &master(), &test_disk.options())
+            .err()
+            .expect("another flash");
         assert_eq!(e.kind(), Kind::Corrupt, "{e}");
         assert!(e.to_string().contains("expected") && e.to_string().contains("pages of 2048"), "{e}");
     }
@@ -49,29 +51,32 @@ fn another_geometry_is_refused() {
         Params { blocks: 0, ..right },
         Params { most_blocks: 1 << 40, ..right },
     ] {
-        let (_, there, _) = bed.flash();
+        let (_, there, _) = test_disk.flash();
         // Such parameters may happen to give the same layout; then the disk is unchanged.
-        match FlashDisk::open(there, &params, &master(), &bed.options()) {
+        match FlashDisk::open(there, &params, &master(), &test_disk.options()) {
             Ok(disk) => drop(disk),
             Err(e) => assert!(matches!(e.kind(), Kind::Corrupt | Kind::Usage | Kind::NoSpace), "{e}"),
         }
     }
-    bed.params = right;
+    test_disk.params = right;
     let mut found = vec![0; 150 * BLOCK_SIZE];
-    bed.open().read(BlockAddr(0), &mut found).unwrap();
+    test_disk.open().read(BlockAddr(0), &mut found).unwrap();
     assert!(found == run_content(0, 150, 1));
 }
 
 #[test]
 fn foreign_flash_is_refused() {
     // Random bytes.
-    let mut bed = filled(2);
-    let (_, flash, _) = bed.flash();
+    let mut test_disk = filled(2);
+    let (_, flash, _) = test_disk.flash();
     let mut rng = Rng::new(2);
-    for leb in 0..bed.params.flash.lebs {
-        flash.change(Leb(leb), &rng.bytes(bed.params.flash.leb_len as usize)).unwrap();
+    for leb in 0..test_disk.params.flash.lebs {
+        flash.change(Leb(leb), &rng.bytes(test_disk.params.flash.leb_len as usize)).unwrap();
     }
-    assert_eq!(kind_of(FlashDisk::open(flash, &bed.params, &master(), &bed.options())), Kind::Corrupt);
+    assert_eq!(
+        kind_of(FlashDisk::open(flash, &test_disk.params, &master(), &test_disk.options())),
+        Kind::Corrupt
+    );
     // Another disk under other keys, also with some of its erase blocks replaced by this disk's.
     let (ours, mut theirs) = (filled(3), TestDisk::small(4));
     let stranger = Secret::copy_from(&[8; 32]);
@@ -141,10 +146,10 @@ fn a_lost_erase_block_is_detected() {
         drop(disk);
         let (mut refused, mut hurt, mut untouched, mut shortened) = (0, 0, 0, 0);
         for leb in (0..whole.params.flash.lebs).map(Leb) {
-            let mut bed = whole.copied();
-            let (_, flash, _) = bed.flash();
+            let mut test_disk = whole.copied();
+            let (_, flash, _) = test_disk.flash();
             flash.erase(leb).unwrap();
-            let disk = match FlashDisk::open(flash, &bed.params, &master(), &bed.options()) {
+            let disk = match FlashDisk::open(flash, &test_disk.params, &master(), &test_disk.options()) {
                 Err(e) => {
                     assert_eq!(e.kind(), Kind::Corrupt, "{leb:?}: {e}");
                     refused += 1;
@@ -178,8 +183,8 @@ fn a_lost_erase_block_is_detected() {
 /// Writes until the flash is worn out: flushed data stays readable, also after a read-only opening.
 #[test]
 fn worn_out_flash_keeps_flushed_data() {
-    let mut bed = TestDisk::new(SMALL, WearModel { endurance: 12, ..WearModel::default() }, 32, 150, 6);
-    let disk = bed.open();
+    let mut test_disk = TestDisk::new(SMALL, WearModel { endurance: 12, ..WearModel::default() }, 32, 150, 6);
+    let disk = test_disk.open();
     let (mut model, mut rng, mut stamp) = (DiskModel::new("worn", disk.blocks()), Rng::new(6), 0);
     let failure = loop {
         let mut worked =
@@ -190,7 +195,7 @@ fn worn_out_flash_keeps_flushed_data() {
         model.record_flush();
     };
     assert_eq!(failure.kind(), Kind::ReadOnly, "{failure}");
-    assert!(is_worn_out(&failure) && failure.to_string().contains("copy what is there"), "{failure}");
+    assert!(is_worn_out(&failure) && failure.to_string().contains("copy its content"), "{failure}");
     // The last acknowledged writes are still in memory.
     model.check_latest(&disk);
     let again = disk.write(BlockAddr(0), &[1; BLOCK_SIZE]).unwrap_err();
@@ -200,7 +205,7 @@ fn worn_out_flash_keeps_flushed_data() {
     // The erase blocks that an opening unmaps may give the disk a last one to write.
     let mut refused = 0;
     for _ in 0..5 {
-        match bed.open_after(|_, _| {}).disk {
+        match test_disk.open_after(|_, _| {}).disk {
             Ok(disk) => model.check_after_cut(&disk).unwrap(),
             Err(e) => {
                 assert!(e.kind() == Kind::ReadOnly && is_worn_out(&e), "{e}");
@@ -210,9 +215,9 @@ fn worn_out_flash_keeps_flushed_data() {
         }
     }
     assert!(refused > 0);
-    bed.read_only = true;
+    test_disk.read_only = true;
     for _ in 0..2 {
-        let disk = bed.open();
+        let disk = test_disk.open();
         model.check_after_cut(&disk).unwrap();
         assert_eq!(disk.write(BlockAddr(0), &[1; BLOCK_SIZE]).unwrap_err().kind(), Kind::ReadOnly);
         assert_eq!(disk.purge().unwrap_err().kind(), Kind::ReadOnly);
@@ -228,8 +233,8 @@ fn bad_blocks_lose_no_data() {
     let wearing = WearModel { endurance: 0, program_faults: 200, erase_faults: 500, factory_bad: 50 };
     let mut purges = 0;
     for seed in 10..16 {
-        let mut bed = TestDisk::new(geometry, wearing, 32, 150, seed);
-        let disk = bed.open();
+        let mut test_disk = TestDisk::new(geometry, wearing, 32, 150, seed);
+        let disk = test_disk.open();
         let (mut model, mut rng, mut stamp) = (DiskModel::new("bad", disk.blocks()), Rng::new(seed), 0);
         for round in 0..600 {
             let mut worked =
@@ -246,8 +251,8 @@ fn bad_blocks_lose_no_data() {
         purges += disk.purge_status().purges;
         model.check_after_cut(&disk).unwrap();
         drop(disk);
-        bed.read_only = true;
-        let disk = bed.open();
+        test_disk.read_only = true;
+        let disk = test_disk.open();
         model.check_after_cut(&disk).unwrap();
         assert_eq!(disk.check_keys().unwrap(), Vec::<u32>::new());
     }
@@ -262,8 +267,8 @@ fn a_full_disk_without_spare_takes_overwrites() {
         [(512, 64, 60), (2048, 16, 64), (4096, 32, 40), (16384, 8, 64)].into_iter().enumerate()
     {
         let geometry = ChipGeometry { page, pages, blocks };
-        let mut bed = TestDisk::new(geometry, WearModel::default(), 32, 0, at as u64);
-        let disk = bed.open();
+        let mut test_disk = TestDisk::new(geometry, WearModel::default(), 32, 0, at as u64);
+        let disk = test_disk.open();
         let all = disk.blocks();
         let (mut model, mut rng, mut stamp) = (DiskModel::new("full", all), Rng::new(at as u64), 1);
         model.add_version(0, all, 1);
@@ -288,7 +293,7 @@ fn a_full_disk_without_spare_takes_overwrites() {
         model.check_latest(&disk);
         disk.close().unwrap();
         drop(disk);
-        let disk = bed.open();
+        let disk = test_disk.open();
         model.check_latest(&disk);
         assert_eq!(disk.check_keys().unwrap(), Vec::<u32>::new());
         let mut found = vec![0; BLOCK_SIZE];

@@ -15,18 +15,24 @@ const CLIENTS: u64 = 4;
 const OPERATIONS: u64 = 400;
 const GEOMETRY: ChipGeometry = ChipGeometry { page: 2048, pages: 16, blocks: 96 };
 
-fn bed(wearing: WearModel, seed: u64) -> TestDisk {
-    let mut bed = TestDisk::new(GEOMETRY, wearing, 32, 150, seed);
-    bed.policy = Some(PurgePolicy { period: Duration::from_millis(2), max_recoverable: 100 });
-    bed
+fn test_disk(wearing: WearModel, seed: u64) -> TestDisk {
+    let mut test_disk = TestDisk::new(GEOMETRY, wearing, 32, 150, seed);
+    test_disk.policy = Some(PurgePolicy { period: Duration::from_millis(2), max_recoverable: 100 });
+    test_disk
 }
 
 /// One step of a client. It changes only blocks of its own part, and reads everywhere.
-fn client(bed: &TestDisk, disk: &FlashDisk, history: &WriteHistory, part: u64, rng: &mut Rng) -> Result<()> {
+fn client(
+    test_disk: &TestDisk,
+    disk: &FlashDisk,
+    history: &WriteHistory,
+    part: u64,
+    rng: &mut Rng,
+) -> Result<()> {
     let blocks = disk.blocks();
     let size = blocks / CLIENTS;
     let own = part * size;
-    bed.clock.advance(Duration::from_micros(rng.below(100)));
+    test_disk.clock.advance(Duration::from_micros(rng.below(100)));
     match rng.below(40) {
         0..24 => {
             let first = own + rng.below(size);
@@ -45,7 +51,7 @@ fn client(bed: &TestDisk, disk: &FlashDisk, history: &WriteHistory, part: u64, r
 
 /// Runs all clients until each has done its work or a failure ended all writing. Returns that
 /// failure.
-fn clients(bed: &TestDisk, disk: &FlashDisk, history: &WriteHistory, seed: u64) -> Result<()> {
+fn clients(test_disk: &TestDisk, disk: &FlashDisk, history: &WriteHistory, seed: u64) -> Result<()> {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..CLIENTS)
@@ -57,7 +63,7 @@ fn clients(bed: &TestDisk, disk: &FlashDisk, history: &WriteHistory, seed: u64) 
                         if stop.load(Ordering::SeqCst) {
                             break;
                         }
-                        client(bed, disk, history, part, &mut rng)
+                        client(test_disk, disk, history, part, &mut rng)
                             .inspect_err(|_| stop.store(true, Ordering::SeqCst))?;
                     }
                     Ok(())
@@ -74,11 +80,11 @@ fn check(disk: &FlashDisk, history: &WriteHistory) {
 
 #[test]
 fn many_clients_work_beside_the_purge_thread() {
-    let mut bed = bed(WearModel::default(), 1);
-    let disk = bed.open();
+    let mut test_disk = test_disk(WearModel::default(), 1);
+    let disk = test_disk.open();
     let history = WriteHistory::new(disk.blocks());
     for round in 0..4 {
-        clients(&bed, &disk, &history, round).unwrap();
+        clients(&test_disk, &disk, &history, round).unwrap();
         check(&disk, &history);
     }
     disk.purge().unwrap();
@@ -88,7 +94,7 @@ fn many_clients_work_beside_the_purge_thread() {
     assert!(disk.purge_status().purges > 10);
     disk.close().unwrap();
     drop(disk);
-    let disk = bed.open();
+    let disk = test_disk.open();
     check(&disk, &history);
     assert_eq!(disk.check_keys().unwrap(), Vec::<u32>::new());
 }
@@ -98,16 +104,16 @@ fn many_clients_work_on_a_failing_chip() {
     let wearing = WearModel { endurance: 0, program_faults: 50, erase_faults: 200, factory_bad: 50 };
     let mut dice = Rng::new(2);
     let (mut failed, mut stopped, mut worn) = (0, 0, 0);
-    let mut bed = bed(wearing, 2);
-    let mut history = WriteHistory::new(bed.params.blocks);
+    let mut test_disk = test_disk(wearing, 2);
+    let mut history = WriteHistory::new(test_disk.params.blocks);
     for round in 0..25 {
-        let opened = bed.open_after(|_, _| {});
+        let opened = test_disk.open_after(|_, _| {});
         let disk = match opened.disk {
             Err(e) => {
                 assert!(is_spent(&e), "{e}");
                 worn += 1;
-                bed = self::bed(wearing, 100 + round);
-                history = WriteHistory::new(bed.params.blocks);
+                test_disk = self::test_disk(wearing, 100 + round);
+                history = WriteHistory::new(test_disk.params.blocks);
                 continue;
             }
             Ok(disk) => disk,
@@ -116,10 +122,10 @@ fn many_clients_work_on_a_failing_chip() {
         assert_eq!(disk.check_keys().unwrap(), Vec::<u32>::new(), "round {round}");
         for _ in 0..2 {
             let nth = 1 + dice.below(20_000);
-            bed.faults.add(Fault::FailNth { op: OpKind::Read, nth, error: Kind::Io });
+            test_disk.faults.add(Fault::FailNth { op: OpKind::Read, nth, error: Kind::Io });
         }
-        let ended = clients(&bed, &disk, &history, 1000 + round);
-        bed.faults.heal();
+        let ended = clients(&test_disk, &disk, &history, 1000 + round);
+        test_disk.faults.heal();
         // Reads go on, whatever failed.
         check(&disk, &history);
         match ended.and_then(|()| history.flush(|| disk.purge().map(drop))) {

@@ -125,7 +125,7 @@ struct CrashOutcome {
 /// One disk that is cut again and again.
 struct CutSequence {
     run: CrashCase,
-    bed: TestDisk,
+    test_disk: TestDisk,
     model: DiskModel,
     rng: Rng,
     stamp: u64,
@@ -136,7 +136,7 @@ impl CutSequence {
     fn new(run: CrashCase) -> CutSequence {
         let mut sequence = CutSequence {
             run,
-            bed: TestDisk::small(run.seed),
+            test_disk: TestDisk::small(run.seed),
             model: DiskModel::new("", 0),
             rng: Rng::new(run.seed),
             stamp: 0,
@@ -148,10 +148,10 @@ impl CutSequence {
 
     fn another_disk(&mut self) {
         let CrashCase { geometry, wearing, key_len, seed, .. } = self.run;
-        self.bed = TestDisk::new(geometry, wearing, key_len, 150, seed + 1000 * self.outcome.worn);
-        self.bed.policy =
+        self.test_disk = TestDisk::new(geometry, wearing, key_len, 150, seed + 1000 * self.outcome.worn);
+        self.test_disk.policy =
             self.run.threaded.then_some(PurgePolicy { period: PERIOD, ..PurgePolicy::default() });
-        self.model = DiskModel::new(format!("seed {seed}"), self.bed.params.blocks);
+        self.model = DiskModel::new(format!("seed {seed}"), self.test_disk.params.blocks);
     }
 
     /// Makes one cut. It may happen while the disk is being opened.
@@ -161,7 +161,7 @@ impl CutSequence {
         let cut = PowerCut { after, seed: self.rng.next_u64() };
         let fails = self.run.wearing != WearModel::default();
         let failure = (fails && self.rng.chance(2, 3)).then(|| PowerCut { after: self.rng.below(4), ..cut });
-        let opened = self.bed.open_after(|chip, watch| match failure {
+        let opened = self.test_disk.open_after(|chip, watch| match failure {
             Some(cut) => watch.cut_after_failure(cut),
             None => chip.cut_power(cut),
         });
@@ -211,7 +211,7 @@ impl CutSequence {
             return self.leave_to_the_thread(disk);
         }
         if self.run.threaded {
-            self.bed.clock.advance(Duration::from_micros(self.rng.below(200)));
+            self.test_disk.clock.advance(Duration::from_micros(self.rng.below(200)));
         }
         let (model, rng, next_stamp) = (&mut self.model, &mut self.rng, &mut self.stamp);
         let mut worked = DiskWorkload { disk, model, rng, next_stamp };
@@ -237,7 +237,7 @@ impl CutSequence {
 
     /// Waits until the thread has purged.
     fn leave_to_the_thread(&mut self, disk: &FlashDisk) -> Result<()> {
-        self.bed.clock.advance(PERIOD);
+        self.test_disk.clock.advance(PERIOD);
         while disk.recoverable() > 0 {
             disk.flush()?;
             std::thread::sleep(PERIOD / 4);
@@ -268,7 +268,7 @@ impl CutSequence {
         for round in 0..self.run.cuts {
             self.cut(&format!("seed {}, cut {round}", self.run.seed));
         }
-        match self.bed.open_after(|_, _| {}).disk {
+        match self.test_disk.open_after(|_, _| {}).disk {
             Ok(disk) => {
                 self.check(&disk, false, "at the end");
                 match disk.close() {
@@ -278,10 +278,10 @@ impl CutSequence {
             }
             Err(e) => assert!(is_spent(&e), "{e}"),
         }
-        self.bed.read_only = true;
-        let disk = self.bed.open();
+        self.test_disk.read_only = true;
+        let disk = self.test_disk.open();
         self.check(&disk, false, "after closing");
-        let chip = self.bed.memory.snapshot();
+        let chip = self.test_disk.memory.snapshot();
         chip.as_chunks::<8>().0.iter().for_each(|word| self.fold(u64::from_le_bytes(*word)));
         self.outcome
     }

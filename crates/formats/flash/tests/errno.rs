@@ -159,23 +159,23 @@ fn perform(disk: &FlashDisk, op: Op, stamp: u64, model: &mut DiskModel) -> Resul
 
 /// A disk that was used, closed, used again, and cut.
 fn start() -> (TestDisk, DiskModel) {
-    let mut bed = TestDisk::small(21);
-    let disk = bed.open();
+    let mut test_disk = TestDisk::small(21);
+    let disk = test_disk.open();
     let mut model = DiskModel::new("the disk", disk.blocks());
     perform(&disk, Op::Write(0, disk.blocks() * 3 / 5), 1, &mut model).unwrap();
     perform(&disk, Op::Purge, 2, &mut model).unwrap();
     disk.close().unwrap();
     drop(disk);
-    let disk = bed.open();
+    let disk = test_disk.open();
     for (op, stamp) in [Op::Write(20, 30), Op::Flush, Op::Discard(45, 3), Op::Flush].into_iter().zip(10..) {
         perform(&disk, op, stamp, &mut model).unwrap();
     }
-    (bed, model)
+    (test_disk, model)
 }
 
 /// Checks that the disk opens, its blocks have allowed versions, and its key state map is correct.
-fn reopen(mut bed: TestDisk, model: &DiskModel, what: &str) {
-    let disk = bed.open_after(|_, _| {}).disk.unwrap_or_else(|e| panic!("{what}, afterwards: {e}"));
+fn reopen(mut test_disk: TestDisk, model: &DiskModel, what: &str) {
+    let disk = test_disk.open_after(|_, _| {}).disk.unwrap_or_else(|e| panic!("{what}, afterwards: {e}"));
     model.check_allowed(&disk, 0..model.blocks()).unwrap_or_else(|e| panic!("{what}: {e}"));
     assert_eq!(disk.check_keys().unwrap(), Vec::<u32>::new(), "{what}");
 }
@@ -188,9 +188,13 @@ fn may_stop(hit: Option<FlashCall>, errno: i32) -> bool {
 
 /// Runs the script with an error at call `nth`. Returns the outcome, the number of calls, and the
 /// call that failed.
-fn play((bed, model): &(TestDisk, DiskModel), nth: u64, errno: i32) -> (RunEnd, u64, Option<FlashCall>) {
-    let (bed, mut model) = (bed.copied(), model.clone());
-    let chip = Arc::new(SimulatedChip::open(bed.faults.clone(), 31).unwrap());
+fn play(
+    (test_disk, model): &(TestDisk, DiskModel),
+    nth: u64,
+    errno: i32,
+) -> (RunEnd, u64, Option<FlashCall>) {
+    let (test_disk, mut model) = (test_disk.copied(), model.clone());
+    let chip = Arc::new(SimulatedChip::open(test_disk.faults.clone(), 31).unwrap());
     let inner = Mapping::open(chip).unwrap();
     let flash = Arc::new(FailingFlash { inner, calls: Mutex::default(), paused: AtomicBool::new(false) });
     flash.calls.lock().fail(nth, errno);
@@ -198,8 +202,8 @@ fn play((bed, model): &(TestDisk, DiskModel), nth: u64, errno: i32) -> (RunEnd, 
     let what = || format!("call {nth}, {:?}: {error_text}", flash.hit());
     let may_stop = || may_stop(flash.hit(), errno);
     let open = |seed: u64| {
-        let options = OpenOptions { random: random(seed), ..bed.options() };
-        FlashDisk::open(flash.clone(), &bed.params, &master(), &options)
+        let options = OpenOptions { random: random(seed), ..test_disk.options() };
+        FlashDisk::open(flash.clone(), &test_disk.params, &master(), &options)
     };
     let mut failed: Vec<Error> = Vec::new();
     let opened = open(41).or_else(|e| {
@@ -224,7 +228,7 @@ fn play((bed, model): &(TestDisk, DiskModel), nth: u64, errno: i32) -> (RunEnd, 
     model.check_allowed(&disk, 0..model.blocks()).unwrap_or_else(|e| panic!("{}: {e}", what()));
     flash.paused.store(false, Ordering::Relaxed);
     // The effects of completed flash calls survive a power cut.
-    reopen(bed.copied(), &model, &what());
+    reopen(test_disk.copied(), &model, &what());
     match disk.close() {
         Ok(()) => {
             assert!(!stopped, "{}: the close succeeded although the disk had stopped", what());
@@ -241,7 +245,7 @@ fn play((bed, model): &(TestDisk, DiskModel), nth: u64, errno: i32) -> (RunEnd, 
     assert!(is_expected, "{}: the caller learns {:?}", what(), failed[0]);
     let (hit, calls) = (flash.hit(), flash.calls());
     drop(disk);
-    reopen(bed.copied(), &model, &what());
+    reopen(test_disk.copied(), &model, &what());
     let end = match (stopped, failed.is_empty()) {
         (true, _) => RunEnd::Stopped,
         (false, true) => RunEnd::Unnoticed,

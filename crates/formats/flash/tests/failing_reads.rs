@@ -11,15 +11,15 @@ use lacuna_sim::{Fault, OpKind, Rng};
 
 #[test]
 fn a_failed_read_fails_one_request() {
-    let mut bed = TestDisk::small(1);
-    let disk = bed.open();
+    let mut test_disk = TestDisk::small(1);
+    let disk = test_disk.open();
     disk.write(BlockAddr(0), &run_content(0, 100, 1)).unwrap();
     disk.flush().unwrap();
     let mut found = vec![0; BLOCK_SIZE];
     for block in 0..100 {
-        bed.faults.add(Fault::FailNth { op: OpKind::Read, nth: 1, error: Kind::Io });
+        test_disk.faults.add(Fault::FailNth { op: OpKind::Read, nth: 1, error: Kind::Io });
         assert_eq!(disk.read(BlockAddr(block), &mut found).unwrap_err().kind(), Kind::Io, "block {block}");
-        bed.faults.heal();
+        test_disk.faults.heal();
         disk.read(BlockAddr(block), &mut found).unwrap();
         assert!(found == run_content(block, 1, 1));
         disk.write(BlockAddr(block), &run_content(block, 1, 1)).unwrap();
@@ -31,15 +31,15 @@ fn a_failed_read_fails_one_request() {
 
 #[test]
 fn a_failed_discard_does_not_resurrect_an_older_version() {
-    let mut bed = TestDisk::small(3);
-    let disk = bed.open();
+    let mut test_disk = TestDisk::small(3);
+    let disk = test_disk.open();
     disk.write(BlockAddr(0), &run_content(0, 2, 1)).unwrap();
     disk.flush().unwrap();
     disk.write(BlockAddr(0), &run_content(0, 2, 2)).unwrap();
-    bed.faults.add(Fault::FailNth { op: OpKind::Write, nth: 1, error: Kind::Io });
+    test_disk.faults.add(Fault::FailNth { op: OpKind::Write, nth: 1, error: Kind::Io });
     disk.discard(BlockAddr(0), 1).unwrap_err();
-    assert!(bed.faults.fired() > 0);
-    bed.faults.heal();
+    assert!(test_disk.faults.fired() > 0);
+    test_disk.faults.heal();
     let mut found = vec![0; 2 * BLOCK_SIZE];
     disk.read(BlockAddr(0), &mut found).unwrap();
     assert!(found == run_content(0, 2, 2));
@@ -73,15 +73,15 @@ fn failed_reads_lose_nothing_and_resurrect_nothing() {
     disk.close().unwrap();
     let (mut failed, mut collecting, mut purging, mut stopped) = (0, 0, 0, 0);
     for nth in (1..).step_by(3) {
-        let mut bed = full.copied();
+        let mut test_disk = full.copied();
         let mut model = DiskModel::new(format!("read {nth}"), blocks);
         model.add_version(0, blocks, 1);
         model.record_flush();
-        let disk = bed.open();
-        bed.faults.add(Fault::FailNth { op: OpKind::Read, nth, error: Kind::Io });
+        let disk = test_disk.open();
+        test_disk.faults.add(Fault::FailNth { op: OpKind::Read, nth, error: Kind::Io });
         let done = work(&disk, &mut model);
-        let fired = bed.faults.fired() > 0;
-        bed.faults.heal();
+        let fired = test_disk.faults.fired() > 0;
+        test_disk.faults.heal();
         if let Err(e) = &done {
             failed += 1;
             collecting += u64::from(e.to_string().contains("garbage collection"));
@@ -90,7 +90,7 @@ fn failed_reads_lose_nothing_and_resurrect_nothing() {
             stopped += u64::from(disk.close().is_err());
         }
         drop(disk);
-        let disk = bed.open();
+        let disk = test_disk.open();
         model.check_after_cut(&disk).unwrap();
         assert_eq!(disk.check_keys().unwrap(), Vec::<u32>::new(), "read {nth}");
         disk.purge().unwrap();
@@ -109,16 +109,16 @@ fn failed_reads_lose_nothing_and_resurrect_nothing() {
 
 #[test]
 fn a_repeated_purge_completes_after_failed_reads() {
-    let mut bed = TestDisk::small(4);
-    let disk = bed.open();
+    let mut test_disk = TestDisk::small(4);
+    let disk = test_disk.open();
     for stamp in 1..3 {
         disk.write(BlockAddr(0), &run_content(0, 9, stamp)).unwrap();
         disk.flush().unwrap();
     }
-    bed.faults.add(Fault::FailFrom { op: OpKind::Read, nth: 1, error: Kind::Io });
+    test_disk.faults.add(Fault::FailFrom { op: OpKind::Read, nth: 1, error: Kind::Io });
     assert_eq!(disk.purge().unwrap_err().kind(), Kind::PurgeIncomplete);
     assert!(disk.recoverable() >= 9 && disk.purge_status().purges == 0);
-    bed.faults.heal();
+    test_disk.faults.heal();
     disk.purge().unwrap();
     assert_eq!(disk.recoverable(), 0);
     disk.close().unwrap();
@@ -132,17 +132,17 @@ fn an_opening_that_fails_changes_nothing() {
     work(&disk, &mut model).unwrap();
     drop(disk);
     for nth in 1.. {
-        let mut bed = crashed.copied();
-        let (chip, flash, _) = bed.flash();
-        bed.faults.add(Fault::FailNth { op: OpKind::Read, nth, error: Kind::Io });
-        let opened = FlashDisk::open(flash, &bed.params, &fixture::master(), &bed.options());
-        let fired = bed.faults.fired() > 0;
-        bed.faults.heal();
+        let mut test_disk = crashed.copied();
+        let (chip, flash, _) = test_disk.flash();
+        test_disk.faults.add(Fault::FailNth { op: OpKind::Read, nth, error: Kind::Io });
+        let opened = FlashDisk::open(flash, &test_disk.params, &fixture::master(), &test_disk.options());
+        let fired = test_disk.faults.fired() > 0;
+        test_disk.faults.heal();
         if let Err(e) = &opened {
             assert!(e.kind() == Kind::Io, "{e}");
         }
         drop((opened, chip));
-        let disk = bed.open();
+        let disk = test_disk.open();
         model.check_after_cut(&disk).unwrap();
         assert_eq!(disk.check_keys().unwrap(), Vec::<u32>::new(), "read {nth}");
         if !fired {

@@ -106,19 +106,19 @@ fn check(reader: &SecondReader, held: &BTreeMap<u64, u64>) {
 #[test]
 fn disks_match_the_page() {
     for (geometry, key_len) in CHIPS {
-        let bed = SavedChip::new(geometry, key_len);
-        check(&bed.read_by_page(), &BTreeMap::new());
+        let saved = SavedChip::new(geometry, key_len);
+        check(&saved.read_by_page(), &BTreeMap::new());
         let mut held = BTreeMap::new();
-        let mut disk = bed.open(2);
+        let mut disk = saved.open(2);
         for (seed, rounds) in [(3, 0..60), (4, 60..90), (5, 90..140)] {
             work(&disk, &mut held, rounds);
             // As after a crash, with a log to replay.
-            let reader = bed.read_by_page();
+            let reader = saved.read_by_page();
             assert!(!reader.groups.is_empty());
             check(&reader, &held);
             assert_eq!(reader.deleted.is_empty(), disk.recoverable() == 0);
             drop(disk);
-            disk = bed.open(seed);
+            disk = saved.open(seed);
             let (used, deleted) = (reader.used.len() as u64, reader.deleted.len() as u64);
             let items = disk.status().items;
             let counts = ["keys_used", "keys_deleted"]
@@ -126,7 +126,7 @@ fn disks_match_the_page() {
             assert_eq!(counts, [used, deleted], "the code replays the same");
         }
         disk.close().unwrap();
-        let reader = bed.read_by_page();
+        let reader = saved.read_by_page();
         check(&reader, &held);
         // Closing purges, and the checkpoint is written last.
         assert!(reader.deleted.is_empty() && reader.groups.is_empty() && !reader.purging);

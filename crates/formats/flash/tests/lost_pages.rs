@@ -23,8 +23,8 @@ struct HoledFlash {
 }
 
 impl HoledFlash {
-    fn new(bed: &mut TestDisk) -> Arc<HoledFlash> {
-        let (_, flash, _) = bed.flash();
+    fn new(test_disk: &mut TestDisk) -> Arc<HoledFlash> {
+        let (_, flash, _) = test_disk.flash();
         Arc::new(HoledFlash {
             flash,
             holes: Mutex::default(),
@@ -33,8 +33,8 @@ impl HoledFlash {
         })
     }
 
-    fn open(self: &Arc<HoledFlash>, bed: &TestDisk) -> Result<FlashDisk> {
-        FlashDisk::open(self.clone(), &bed.params, &master(), &bed.options())
+    fn open(self: &Arc<HoledFlash>, test_disk: &TestDisk) -> Result<FlashDisk> {
+        FlashDisk::open(self.clone(), &test_disk.params, &master(), &test_disk.options())
     }
 
     fn page(&self) -> u32 {
@@ -90,9 +90,9 @@ impl Flash for HoledFlash {
 /// little earlier.
 #[test]
 fn a_lost_header_is_reported() {
-    let mut bed = TestDisk::small(20);
-    let flash = HoledFlash::new(&mut bed);
-    let disk = flash.open(&bed).unwrap();
+    let mut test_disk = TestDisk::small(20);
+    let flash = HoledFlash::new(&mut test_disk);
+    let disk = flash.open(&test_disk).unwrap();
     flash.programmed.lock().clear();
     let mut stamp = 0;
     let groups = loop {
@@ -108,7 +108,7 @@ fn a_lost_header_is_reported() {
     drop(disk);
     assert!(groups.first().unwrap().0 != groups.last().unwrap().0);
     for (at, (leb, page, _)) in groups.iter().enumerate() {
-        let mut crashed = bed.copied();
+        let mut crashed = test_disk.copied();
         let flash = HoledFlash::new(&mut crashed);
         flash.holes.lock().insert((*leb, *page));
         let opened = flash.open(&crashed);
@@ -131,9 +131,9 @@ fn a_lost_header_is_reported() {
 #[test]
 fn a_lost_page_of_the_index_does_not_end_writing() {
     let geometry = ChipGeometry { page: 2048, pages: 64, blocks: 128 };
-    let mut bed = TestDisk::new(geometry, WearModel::default(), 32, 400, 21);
-    let flash = HoledFlash::new(&mut bed);
-    let disk = flash.open(&bed).unwrap();
+    let mut test_disk = TestDisk::new(geometry, WearModel::default(), 32, 400, 21);
+    let flash = HoledFlash::new(&mut test_disk);
+    let disk = flash.open(&test_disk).unwrap();
     let blocks = disk.blocks();
     (0..blocks).for_each(|block| disk.write(BlockAddr(block), &content(block, 1)).unwrap());
     // Part of each erase block is not live.
@@ -144,14 +144,14 @@ fn a_lost_page_of_the_index_does_not_end_writing() {
     let (leb, page, _) =
         *flash.programmed.lock().iter().rfind(|(.., len)| *len > 2048).expect("pages of the index");
     flash.holes.lock().insert((leb, page + 1));
-    let disk = flash.open(&bed).unwrap();
+    let disk = flash.open(&test_disk).unwrap();
     let mut found = vec![0; BLOCK_SIZE];
     let is_lost = |block: &u64| disk.read(BlockAddr(*block), &mut found).is_err();
     let lost: BTreeSet<u64> = (0..blocks).filter(is_lost).collect();
     assert!(lost.len() >= 100 && lost.len() <= 512, "{} blocks", lost.len());
     let others: Vec<u64> = (0..blocks).filter(|block| !lost.contains(block)).collect();
     drop(disk);
-    let disk = flash.open(&bed).unwrap();
+    let disk = flash.open(&test_disk).unwrap();
     for stamp in 3..9 {
         for block in &others {
             disk.write(BlockAddr(*block), &content(*block, stamp)).unwrap();
@@ -162,7 +162,7 @@ fn a_lost_page_of_the_index_does_not_end_writing() {
     assert!(counter(&disk, "erase_blocks_collected").unwrap() > 50 && disk.recoverable() == 0);
     disk.close().unwrap();
     drop(disk);
-    let disk = flash.open(&bed).unwrap();
+    let disk = flash.open(&test_disk).unwrap();
     for block in 0..blocks {
         let read = disk.read(BlockAddr(block), &mut found);
         if lost.contains(&block) {
@@ -178,15 +178,15 @@ fn a_lost_page_of_the_index_does_not_end_writing() {
 #[test]
 fn nodes_without_a_header_are_exposed() {
     for bad in [false, true] {
-        let mut bed = TestDisk::small(22);
-        let flash = HoledFlash::new(&mut bed);
-        let disk = flash.open(&bed).unwrap();
+        let mut test_disk = TestDisk::small(22);
+        let flash = HoledFlash::new(&mut test_disk);
+        let disk = flash.open(&test_disk).unwrap();
         flash.programmed.lock().clear();
         disk.write(BlockAddr(0), &run_content(0, 2, 1)).unwrap();
         disk.flush().unwrap();
         let (leb, page, _) = *flash.programmed.lock().last().unwrap();
-        let first = header_lebs(bed.params.flash);
-        let keys = first..first + bed.params.key_blocks();
+        let first = header_lebs(test_disk.params.flash);
+        let keys = first..first + test_disk.params.key_blocks();
         let mut copies: Vec<Unerased> = keys.map(|leb| flash.copy(leb)).collect();
         if bad {
             let mut copy = flash.copy(leb);

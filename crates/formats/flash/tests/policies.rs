@@ -31,42 +31,42 @@ fn let_the_thread_check() {
 
 #[test]
 fn the_policy_purges_by_period() {
-    let mut bed = TestDisk::small(1);
-    bed.policy = Some(PurgePolicy { period: PERIOD, ..NEVER });
-    let disk = bed.open();
-    bed.clock.advance(10 * PERIOD);
+    let mut test_disk = TestDisk::small(1);
+    test_disk.policy = Some(PurgePolicy { period: PERIOD, ..NEVER });
+    let disk = test_disk.open();
+    test_disk.clock.advance(10 * PERIOD);
     overwrite(&disk, 0, 5);
-    bed.clock.advance(Duration::from_millis(19));
+    test_disk.clock.advance(Duration::from_millis(19));
     let_the_thread_check();
     assert_eq!((disk.recoverable(), disk.purge_status().purges), (5, 0));
-    bed.clock.advance(Duration::from_millis(1));
+    test_disk.clock.advance(Duration::from_millis(1));
     wait_until(|| disk.purge_status().purges == 1);
     assert_eq!(disk.recoverable(), 0);
     // Nothing to purge, so nothing is purged.
-    bed.clock.advance(100 * PERIOD);
+    test_disk.clock.advance(100 * PERIOD);
     let_the_thread_check();
     assert_eq!(disk.purge_status().purges, 1);
 }
 
 #[test]
 fn the_period_covers_buffered_writes() {
-    let mut bed = TestDisk::small(2);
-    bed.policy = Some(PurgePolicy { period: PERIOD, ..NEVER });
-    let disk = bed.open();
+    let mut test_disk = TestDisk::small(2);
+    test_disk.policy = Some(PurgePolicy { period: PERIOD, ..NEVER });
+    let disk = test_disk.open();
     write(&disk, 0, 5, 1).unwrap();
     disk.flush().unwrap();
     write(&disk, 0, 5, 2).unwrap();
     assert_eq!(disk.recoverable(), 5);
-    bed.clock.advance(PERIOD);
+    test_disk.clock.advance(PERIOD);
     wait_until(|| disk.purge_status().purges == 1);
     assert_eq!(disk.recoverable(), 0);
 }
 
 #[test]
 fn the_policy_purges_at_the_threshold() {
-    let mut bed = TestDisk::small(3);
-    bed.policy = Some(PurgePolicy { period: Duration::from_secs(900), max_recoverable: 10 });
-    let disk = bed.open();
+    let mut test_disk = TestDisk::small(3);
+    test_disk.policy = Some(PurgePolicy { period: Duration::from_secs(900), max_recoverable: 10 });
+    let disk = test_disk.open();
     overwrite(&disk, 0, 10);
     assert_eq!((disk.recoverable(), disk.purge_status().purges), (10, 0));
     disk.discard(BlockAddr(3), 1).unwrap();
@@ -76,17 +76,17 @@ fn the_policy_purges_at_the_threshold() {
 
 #[test]
 fn a_requested_purge_is_reported() {
-    let mut bed = TestDisk::small(4);
-    bed.policy = Some(PurgePolicy::default());
-    let disk = bed.open();
+    let mut test_disk = TestDisk::small(4);
+    test_disk.policy = Some(PurgePolicy::default());
+    let disk = test_disk.open();
     assert_eq!(disk.purge_status(), PurgeStatus::default());
     write(&disk, 0, 30, 1).unwrap();
     disk.flush().unwrap();
     assert_eq!(disk.purge_status(), PurgeStatus::default(), "new blocks delete nothing");
-    bed.clock.advance(Duration::from_secs(1000));
+    test_disk.clock.advance(Duration::from_secs(1000));
     write(&disk, 0, 20, 2).unwrap();
     disk.flush().unwrap();
-    bed.clock.advance(Duration::from_secs(100));
+    test_disk.clock.advance(Duration::from_secs(100));
     disk.discard(BlockAddr(25), 2).unwrap();
     let waiting = PurgeStatus {
         recoverable: 22,
@@ -147,12 +147,12 @@ fn sensitive_blocks_are_purged_at_once() {
 fn a_refused_purge_of_sensitive_blocks_is_owed() {
     let mut owed = 0;
     for nth in 1..100 {
-        let mut bed = TestDisk::small(9);
-        let disk = bed.open();
+        let mut test_disk = TestDisk::small(9);
+        let disk = test_disk.open();
         disk.mark_sensitive(10..20);
         write(&disk, 0, 60, 1).unwrap();
         disk.flush().unwrap();
-        bed.faults.add(Fault::FailNth { op: OpKind::Write, nth, error: Kind::NoSpace });
+        test_disk.faults.add(Fault::FailNth { op: OpKind::Write, nth, error: Kind::NoSpace });
         if disk.discard(BlockAddr(10), 10).is_ok() {
             break;
         }
@@ -173,12 +173,12 @@ fn a_refused_purge_of_sensitive_blocks_is_owed() {
 fn a_refused_sensitive_write_is_purged_by_flush_or_close() {
     let mut owed = [0; 2];
     for (nth, closes) in (1..100).flat_map(|nth| [(nth, false), (nth, true)]) {
-        let mut bed = TestDisk::small(17);
-        let disk = bed.open();
+        let mut test_disk = TestDisk::small(17);
+        let disk = test_disk.open();
         disk.mark_sensitive(10..20);
         write(&disk, 0, 60, 1).unwrap();
         disk.flush().unwrap();
-        bed.faults.add(Fault::FailNth { op: OpKind::Write, nth, error: Kind::NoSpace });
+        test_disk.faults.add(Fault::FailNth { op: OpKind::Write, nth, error: Kind::NoSpace });
         if write(&disk, 10, 10, 2).is_ok() {
             break;
         }
@@ -201,18 +201,18 @@ fn a_refused_sensitive_write_is_purged_by_flush_or_close() {
 /// A flush that cannot complete an owed purge fails every time.
 #[test]
 fn a_flush_fails_while_its_owed_purge_is_refused() {
-    let mut bed = TestDisk::small(18);
-    let disk = bed.open();
+    let mut test_disk = TestDisk::small(18);
+    let disk = test_disk.open();
     disk.mark_sensitive(10..20);
     write(&disk, 0, 60, 1).unwrap();
     disk.flush().unwrap();
-    bed.faults.add(Fault::FailFrom { op: OpKind::Write, nth: 1, error: Kind::NoSpace });
+    test_disk.faults.add(Fault::FailFrom { op: OpKind::Write, nth: 1, error: Kind::NoSpace });
     assert!(write(&disk, 10, 1, 2).unwrap_err().kind().is_refusal());
     for _ in 0..3 {
         assert!(disk.flush().unwrap_err().kind().is_refusal());
         assert!(disk.recoverable() > 0);
     }
-    bed.faults.heal();
+    test_disk.faults.heal();
     disk.flush().unwrap();
     assert_eq!((disk.recoverable(), disk.purge_status().purges), (0, 1));
     disk.flush().unwrap();
@@ -223,26 +223,26 @@ fn a_flush_fails_while_its_owed_purge_is_refused() {
 /// checkpoints.
 #[test]
 fn the_purge_thread_backs_off_after_refusals() {
-    let mut bed = TestDisk::small(16);
-    bed.policy = Some(PurgePolicy { period: PERIOD, ..NEVER });
-    let disk = bed.open();
+    let mut test_disk = TestDisk::small(16);
+    test_disk.policy = Some(PurgePolicy { period: PERIOD, ..NEVER });
+    let disk = test_disk.open();
     overwrite(&disk, 0, 9);
-    bed.faults.add(Fault::FailFrom { op: OpKind::Write, nth: 1, error: Kind::NoSpace });
-    bed.clock.advance(PERIOD);
-    wait_until(|| bed.faults.fired() > 0);
+    test_disk.faults.add(Fault::FailFrom { op: OpKind::Write, nth: 1, error: Kind::NoSpace });
+    test_disk.clock.advance(PERIOD);
+    wait_until(|| test_disk.faults.fired() > 0);
     for pause in [1, 2, 4, 8] {
         let_the_thread_check();
-        let tried = bed.faults.fired();
-        bed.clock.advance(Duration::from_millis(pause * 1000 - 100));
+        let tried = test_disk.faults.fired();
+        test_disk.clock.advance(Duration::from_millis(pause * 1000 - 100));
         let_the_thread_check();
-        assert_eq!(bed.faults.fired(), tried, "before {pause} seconds have passed");
+        assert_eq!(test_disk.faults.fired(), tried, "before {pause} seconds have passed");
         wait_until(|| {
-            bed.clock.advance(Duration::from_millis(10));
-            bed.faults.fired() > tried
+            test_disk.clock.advance(Duration::from_millis(10));
+            test_disk.faults.fired() > tried
         });
     }
     let_the_thread_check();
-    bed.faults.heal();
+    test_disk.faults.heal();
     let_the_thread_check();
     assert_eq!(disk.purge_status().purges, 0, "the last pause is not over");
     wait_until(|| {
@@ -254,12 +254,12 @@ fn the_purge_thread_backs_off_after_refusals() {
 
 #[test]
 fn closing_purges() {
-    let mut bed = TestDisk::small(6);
-    let disk = bed.open();
+    let mut test_disk = TestDisk::small(6);
+    let disk = test_disk.open();
     overwrite(&disk, 0, 9);
     disk.close().unwrap();
     assert_eq!((disk.recoverable(), disk.purge_status().epoch), (0, 1));
-    let disk = bed.open();
+    let disk = test_disk.open();
     assert_eq!((disk.recoverable(), disk.purge_status().epoch), (0, 1));
     disk.close().unwrap();
     assert_eq!(disk.purge_status().epoch, 1, "nothing to purge");
@@ -267,23 +267,23 @@ fn closing_purges() {
 
 #[test]
 fn deleted_data_counts_as_recoverable_after_a_crash() {
-    let mut bed = TestDisk::small(7);
-    let disk = bed.open();
+    let mut test_disk = TestDisk::small(7);
+    let disk = test_disk.open();
     overwrite(&disk, 0, 9);
     drop(disk);
-    let disk = bed.open();
-    bed.clock.advance(Duration::from_secs(70));
-    let told = disk.purge_status();
-    assert!(told.recoverable >= 9 && told.recoverable_for == Some(70), "{told:?}");
-    assert_eq!((told.purges, told.purge_wanted), (0, false), "no purge was cut");
+    let disk = test_disk.open();
+    test_disk.clock.advance(Duration::from_secs(70));
+    let status = disk.purge_status();
+    assert!(status.recoverable >= 9 && status.recoverable_for == Some(70), "{status:?}");
+    assert_eq!((status.purges, status.purge_wanted), (0, false), "no purge was cut");
 }
 
 /// While a disk is open, exactly the deleted versions count as recoverable, whatever keys were
 /// assigned for them.
 #[test]
 fn recoverable_versions_are_counted_exactly_until_a_crash() {
-    let mut bed = TestDisk::small(15);
-    let disk = bed.open();
+    let mut test_disk = TestDisk::small(15);
+    let disk = test_disk.open();
     let mut rng = Rng::new(15);
     let mut written = BTreeSet::new();
     let mut deleted = 0;
@@ -300,8 +300,8 @@ fn recoverable_versions_are_counted_exactly_until_a_crash() {
             disk.flush().unwrap();
             written.extend(blocks);
         }
-        let told = disk.purge_status();
-        assert_eq!((told.recoverable, told.recoverable_known), (deleted, deleted), "round {round}");
+        let status = disk.purge_status();
+        assert_eq!((status.recoverable, status.recoverable_known), (deleted, deleted), "round {round}");
         if round % 50 == 49 {
             let purged = disk.purge().unwrap();
             assert_eq!((purged.keys, purged.known), (deleted, deleted), "round {round}");
@@ -314,10 +314,10 @@ fn recoverable_versions_are_counted_exactly_until_a_crash() {
     // Fresh keys may have encrypted writes that were never acknowledged: they count, but
     // separately, however often the disk crashes.
     for _ in 0..3 {
-        let told = bed.open().purge_status();
-        assert!(told.recoverable > known && told.recoverable_known == known, "{known} of {told:?}");
+        let status = test_disk.open().purge_status();
+        assert!(status.recoverable > known && status.recoverable_known == known, "{known} of {status:?}");
     }
-    let disk = bed.open();
+    let disk = test_disk.open();
     let most = disk.recoverable();
     let purged = disk.purge().unwrap();
     assert_eq!((purged.keys, purged.known, disk.recoverable()), (most, known, 0));
@@ -327,37 +327,37 @@ fn recoverable_versions_are_counted_exactly_until_a_crash() {
 
 /// A chip with a disk that has an interrupted purge.
 fn with_a_cut_purge(seed: u64) -> TestDisk {
-    let mut bed = TestDisk::small(seed);
-    let opened = bed.open_after(|_, _| {});
+    let mut test_disk = TestDisk::small(seed);
+    let opened = test_disk.open_after(|_, _| {});
     let disk = opened.disk.unwrap();
     overwrite(&disk, 0, 9);
     opened.chip.cut_power(PowerCut { after: 2, seed: 1 });
     assert_eq!(disk.purge().unwrap_err().kind(), Kind::PurgeIncomplete);
-    bed
+    test_disk
 }
 
 #[test]
 fn an_interrupted_purge_is_finished_at_the_next_opening() {
     for policy in [None, Some(NEVER), Some(PurgePolicy::default())] {
-        let mut bed = with_a_cut_purge(13);
-        bed.read_only = true;
-        let disk = bed.open();
+        let mut test_disk = with_a_cut_purge(13);
+        test_disk.read_only = true;
+        let disk = test_disk.open();
         assert_eq!(counter(&disk, "purge_wanted"), Some(1));
         assert!(disk.recoverable() >= 9, "nothing is purged by reading");
         drop(disk);
-        bed.read_only = false;
-        bed.policy = policy;
-        let disk = bed.open();
-        let told = disk.purge_status();
+        test_disk.read_only = false;
+        test_disk.policy = policy;
+        let disk = test_disk.open();
+        let status = disk.purge_status();
         assert_eq!(
-            (told.recoverable, told.purges, told.epoch, told.purge_wanted),
+            (status.recoverable, status.purges, status.epoch, status.purge_wanted),
             (0, 1, 1, false),
             "{policy:?}"
         );
-        assert_eq!((told.recoverable_for, counter(&disk, "purge_wanted")), (None, Some(0)));
-        assert!(told.last_purge_keys >= 9);
+        assert_eq!((status.recoverable_for, counter(&disk, "purge_wanted")), (None, Some(0)));
+        assert!(status.last_purge_keys >= 9);
         let answered = [disk.purge().unwrap(), disk.purge().unwrap()].map(|purged| purged.keys);
-        assert_eq!(answered, [told.last_purge_keys, 0], "who asks is told once");
+        assert_eq!(answered, [status.last_purge_keys, 0], "a caller gets the keys once");
         let mut found = vec![0; 9 * BLOCK_SIZE];
         disk.read(BlockAddr(0), &mut found).unwrap();
         assert!(found == run_content(0, 9, 2));
@@ -371,16 +371,16 @@ fn an_interrupted_purge_is_finished_at_the_next_opening() {
 #[test]
 fn an_unfinished_purge_is_reported_at_the_opening() {
     let whole = with_a_cut_purge(14);
-    let mut told = 0;
+    let mut reported = 0;
     for nth in 1.. {
-        let mut bed = whole.copied();
-        bed.faults.add(Fault::FailFrom { op: OpKind::Write, nth, error: Kind::Io });
-        let opened = bed.open_after(|_, _| {}).disk;
+        let mut test_disk = whole.copied();
+        test_disk.faults.add(Fault::FailFrom { op: OpKind::Write, nth, error: Kind::Io });
+        let opened = test_disk.open_after(|_, _| {}).disk;
         let Ok(disk) = opened else { continue };
         if !disk.purge_status().purge_wanted {
             break;
         }
-        told += 1;
+        reported += 1;
         // Once the flash is drained, only the record of the finish is missing.
         let recoverable = disk.recoverable();
         assert!((recoverable >= 9 || recoverable == 0) && disk.purge_status().purges == 0, "{recoverable}");
@@ -390,27 +390,27 @@ fn an_unfinished_purge_is_reported_at_the_opening() {
         assert_eq!(write(&disk, 0, 1, 7).unwrap_err().kind(), Kind::FailStop);
         assert_eq!(disk.close().unwrap_err().kind(), Kind::PurgeIncomplete);
         drop(disk);
-        bed.faults.heal();
-        assert_eq!(bed.open().recoverable(), 0);
+        test_disk.faults.heal();
+        assert_eq!(test_disk.open().recoverable(), 0);
     }
-    assert!(told > 2, "{told}");
+    assert!(reported > 2, "{reported}");
 }
 
 #[test]
 fn a_failed_purge_is_never_reported_complete() {
     for (kind, nth) in [(OpKind::Write, 2), (OpKind::Read, 1), (OpKind::Discard, 1)] {
-        let mut bed = TestDisk::small(8);
-        let disk = bed.open();
+        let mut test_disk = TestDisk::small(8);
+        let disk = test_disk.open();
         overwrite(&disk, 0, 9);
-        bed.faults.add(Fault::FailFrom { op: kind, nth, error: Kind::Io });
+        test_disk.faults.add(Fault::FailFrom { op: kind, nth, error: Kind::Io });
         let failed = disk.purge().unwrap_err();
         assert_eq!(failed.kind(), Kind::PurgeIncomplete, "{kind:?}: {failed}");
         let words = failed.to_string();
         assert!(words.contains("still be recoverable: ") && words.contains("destroy this one"), "{words}");
         assert_eq!(disk.purge().unwrap_err().kind(), Kind::PurgeIncomplete);
         assert!(disk.recoverable() >= 9, "{kind:?}");
-        let told = disk.purge_status();
-        assert!(told.purges == 0 && told.epoch == 0 && told.recoverable_for.is_some(), "{told:?}");
+        let status = disk.purge_status();
+        assert!(status.purges == 0 && status.epoch == 0 && status.recoverable_for.is_some(), "{status:?}");
         // A failed read ends nothing else.
         if kind != OpKind::Read {
             assert_eq!(write(&disk, 0, 1, 7).unwrap_err().kind(), Kind::FailStop);
@@ -418,14 +418,14 @@ fn a_failed_purge_is_never_reported_complete() {
         let closed = disk.close().unwrap_err();
         assert!(closed.kind() == Kind::PurgeIncomplete && closed.to_string().contains("purge"), "{closed}");
         drop(disk);
-        bed.faults.heal();
-        let disk = bed.open();
+        test_disk.faults.heal();
+        let disk = test_disk.open();
         let mut found = vec![0; 9 * BLOCK_SIZE];
         disk.read(BlockAddr(0), &mut found).unwrap();
         assert!(found == run_content(0, 9, 2));
         // The opening finishes a purge that had begun.
         assert!(
-            if told.purge_wanted { disk.recoverable() == 0 } else { disk.recoverable() >= 9 },
+            if status.purge_wanted { disk.recoverable() == 0 } else { disk.recoverable() >= 9 },
             "{kind:?}"
         );
         disk.purge().unwrap();
@@ -436,22 +436,22 @@ fn a_failed_purge_is_never_reported_complete() {
 
 #[test]
 fn closing_fails_if_its_purge_fails() {
-    let mut bed = TestDisk::small(9);
-    let disk = bed.open();
+    let mut test_disk = TestDisk::small(9);
+    let disk = test_disk.open();
     overwrite(&disk, 0, 9);
-    bed.faults.add(Fault::FailFrom { op: OpKind::Write, nth: 3, error: Kind::Io });
+    test_disk.faults.add(Fault::FailFrom { op: OpKind::Write, nth: 3, error: Kind::Io });
     assert_eq!(disk.close().unwrap_err().kind(), Kind::PurgeIncomplete);
     assert!(disk.recoverable() >= 9);
 }
 
 #[test]
 fn the_purge_thread_reports_its_failed_purge() {
-    let mut bed = TestDisk::small(10);
-    bed.policy = Some(PurgePolicy { period: PERIOD, ..NEVER });
-    let disk = bed.open();
+    let mut test_disk = TestDisk::small(10);
+    test_disk.policy = Some(PurgePolicy { period: PERIOD, ..NEVER });
+    let disk = test_disk.open();
     overwrite(&disk, 0, 9);
-    bed.faults.add(Fault::FailFrom { op: OpKind::Write, nth: 1, error: Kind::Io });
-    bed.clock.advance(PERIOD);
+    test_disk.faults.add(Fault::FailFrom { op: OpKind::Write, nth: 1, error: Kind::Io });
+    test_disk.clock.advance(PERIOD);
     wait_until(|| disk.flush().is_err());
     assert!(disk.purge_status().purges == 0 && disk.recoverable() >= 9);
     assert_eq!(disk.close().unwrap_err().kind(), Kind::PurgeIncomplete);

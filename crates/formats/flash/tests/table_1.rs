@@ -23,19 +23,19 @@ type BlockStamps = BTreeMap<u64, u64>;
 /// - Row 5, used and marked used again, which cannot occur in the paper: here, garbage collection
 ///   copies a node under its key.
 /// - Row 6, used and deleted: blocks 50 to 69 overwritten, 70 to 89 discarded.
-fn rows(bed: &mut TestDisk) -> BlockStamps {
-    let blocks = bed.params.blocks;
+fn rows(test_disk: &mut TestDisk) -> BlockStamps {
+    let blocks = test_disk.params.blocks;
     let mut held = BlockStamps::new();
     let write = |disk: &FlashDisk, held: &mut BlockStamps, first: u64, count: u64, stamp: u64| {
         disk.write(BlockAddr(first), &run_content(first, count, stamp)).unwrap();
         held.extend((first..first + count).map(|block| (block, stamp)));
     };
-    let disk = bed.open();
+    let disk = test_disk.open();
     write(&disk, &mut held, 0, 100, 1);
     // Fill the disk, so that garbage is collected after the checkpoint.
     (240..blocks).for_each(|block| write(&disk, &mut held, block, 1, 2));
     disk.close().unwrap();
-    let disk = bed.open();
+    let disk = test_disk.open();
     write(&disk, &mut held, 200, 40, 3);
     disk.flush().unwrap();
     let collected = || counter(&disk, "nodes_copied").unwrap();
@@ -87,15 +87,15 @@ fn point(cut: CutPoint) -> &'static str {
 
 #[test]
 fn every_failure_point_leaves_a_correct_map() {
-    let mut bed = TestDisk::new(GEOMETRY, WearModel::default(), 32, 150, 3);
-    let held = rows(&mut bed);
+    let mut test_disk = TestDisk::new(GEOMETRY, WearModel::default(), 32, 150, 3);
+    let held = rows(&mut test_disk);
     let mut points: BTreeMap<&str, u64> = BTreeMap::new();
     // Counts of cuts after which no purge had begun, and after which one had.
     let mut cuts = [0, 0];
     for after in 0.. {
         let what = format!("cut {after}");
-        let mut bed = bed.copied();
-        let opened = bed.open_after(|_, _| {});
+        let mut test_disk = test_disk.copied();
+        let opened = test_disk.open_after(|_, _| {});
         let disk = opened.disk.unwrap();
         check(&disk, &held, &what);
         let deleted = disk.recoverable();
@@ -108,8 +108,8 @@ fn every_failure_point_leaves_a_correct_map() {
         if let Some(cut) = opened.watch.cut() {
             *points.entry(point(cut)).or_default() += 1;
         }
-        bed.read_only = true;
-        let seen = bed.open();
+        test_disk.read_only = true;
+        let seen = test_disk.open();
         check(&seen, &held, &what);
         // All deleted keys still count as deleted, and no key that may encrypt something is called
         // unused.
@@ -117,8 +117,8 @@ fn every_failure_point_leaves_a_correct_map() {
         let cut = seen.purge_status().purge_wanted;
         assert!(!(cut && purged), "{what}: a purge that returned is finished");
         drop(seen);
-        bed.read_only = false;
-        let disk = bed.open();
+        test_disk.read_only = false;
+        let disk = test_disk.open();
         check(&disk, &held, &what);
         // The opening finishes an interrupted purge, and begins none.
         let done = disk.purge_status();
@@ -152,17 +152,18 @@ fn every_failure_point_leaves_a_correct_map() {
 
 #[test]
 fn every_cut_of_an_opening_leaves_a_correct_map() {
-    let mut bed = TestDisk::new(GEOMETRY, WearModel::default(), 32, 150, 4);
-    let held = rows(&mut bed);
+    let mut test_disk = TestDisk::new(GEOMETRY, WearModel::default(), 32, 150, 4);
+    let held = rows(&mut test_disk);
     for after in 0.. {
-        let mut bed = bed.copied();
+        let mut test_disk = test_disk.copied();
         // Two successive openings are cut.
-        let first = bed.open_after(|chip, _| chip.cut_power(PowerCut { after, seed: after }));
+        let first = test_disk.open_after(|chip, _| chip.cut_power(PowerCut { after, seed: after }));
         let done = first.disk.is_ok();
         drop(first.disk);
-        let second = bed.open_after(|chip, _| chip.cut_power(PowerCut { after: after / 2, seed: after }));
+        let second =
+            test_disk.open_after(|chip, _| chip.cut_power(PowerCut { after: after / 2, seed: after }));
         drop(second.disk);
-        let disk = bed.open();
+        let disk = test_disk.open();
         check(&disk, &held, &format!("cut {after}"));
         disk.purge().unwrap();
         assert_eq!(disk.recoverable(), 0);

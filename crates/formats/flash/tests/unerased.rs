@@ -21,13 +21,14 @@ struct UnerasableFlash {
 
 impl UnerasableFlash {
     fn open(
-        bed: &mut TestDisk,
+        test_disk: &mut TestDisk,
         always: impl FnOnce(Leb) -> Option<Leb>,
     ) -> (Arc<UnerasableFlash>, FlashDisk) {
-        let (_, flash, _) = bed.flash();
+        let (_, flash, _) = test_disk.flash();
         let always = always(Leb(header_lebs(flash.geometry())));
         let stubborn = Arc::new(UnerasableFlash { flash, unerased: Mutex::default(), always });
-        let disk = FlashDisk::open(stubborn.clone(), &bed.params, &master(), &bed.options()).unwrap();
+        let disk =
+            FlashDisk::open(stubborn.clone(), &test_disk.params, &master(), &test_disk.options()).unwrap();
         (stubborn, disk)
     }
 
@@ -68,8 +69,8 @@ impl Flash for UnerasableFlash {
 
 #[test]
 fn unerasable_keys_are_reported() {
-    let mut bed = TestDisk::small(11);
-    let (_, disk) = UnerasableFlash::open(&mut bed, Some);
+    let mut test_disk = TestDisk::small(11);
+    let (_, disk) = UnerasableFlash::open(&mut test_disk, Some);
     overwrite(&disk, 0, 9);
     let failed = disk.purge().unwrap_err();
     assert_eq!(failed.kind(), Kind::PurgeIncomplete, "{failed}");
@@ -83,13 +84,13 @@ fn unerasable_keys_are_reported() {
 #[test]
 fn versions_readable_with_their_keys_are_reported() {
     for (keys, log) in [(false, false), (true, false), (false, true), (true, true)] {
-        let mut bed = TestDisk::small(12);
-        let (flash, disk) = UnerasableFlash::open(&mut bed, |_| None);
+        let mut test_disk = TestDisk::small(12);
+        let (flash, disk) = UnerasableFlash::open(&mut test_disk, |_| None);
         write(&disk, 0, 20, 1).unwrap();
         disk.flush().unwrap();
-        let first = header_lebs(bed.params.flash);
-        let behind = first + bed.params.key_blocks();
-        let range = if keys { first } else { behind }..if log { bed.params.flash.lebs } else { behind };
+        let first = header_lebs(test_disk.params.flash);
+        let behind = first + test_disk.params.key_blocks();
+        let range = if keys { first } else { behind }..if log { test_disk.params.flash.lebs } else { behind };
         let copies: Vec<Unerased> = range.map(|leb| flash.copy(Leb(leb))).collect();
         flash.unerased.lock().extend(copies);
         write(&disk, 0, 9, 2).unwrap();

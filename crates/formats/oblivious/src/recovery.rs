@@ -73,7 +73,7 @@ impl Recovery<'_> {
         let end = end.ok_or_else(|| {
             Error::new(Kind::Corrupt, "cannot find the journal of this disk")
                 .found("not one batch that verifies")
-                .expected("at least the one that creation wrote")
+                .expected("at least the batch that creation wrote")
                 .hint("the medium was overwritten: restore it from a backup")
         })?;
         let PublicHead { seq, previous, claims, .. } = end.public;
@@ -255,7 +255,7 @@ impl Recovery<'_> {
 fn level_expired(level: u8, batches: u64) -> Error {
     if level == 0 {
         return corrupt("cannot open the disk")
-            .found("a journal that no longer has what the map of level 0 needs");
+            .found("a journal without the batches that the map of level 0 needs");
     }
     Error::new(Kind::Corrupt, format!("cannot open level {level}"))
         .found(format!("it was not open while the last {batches} batches were written"))

@@ -66,7 +66,7 @@ impl StashSimulation {
         }
         let cell = self.map[number as usize]?;
         let (block, data) = self.cells[cell as usize].expect("a map never points at random bytes");
-        assert_eq!(block, number, "a cell holds what its map says");
+        assert_eq!(block, number, "a cell holds the block of its map");
         Some(data)
     }
 

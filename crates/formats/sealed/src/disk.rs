@@ -131,8 +131,7 @@ impl SealedDisk {
                 .found(format!("{} bytes", medium.len()))
                 .expected(format!("{} bytes", g.end()))
                 .hint(
-                    "it was cut short: restore it from a backup; if there is none, make it as long as it was, and what is left can be \
-                     read",
+                    "restore it from a backup; without one, make it as long as it was, and the rest can be read",
                 ));
         }
         let mut random = [0; 16];

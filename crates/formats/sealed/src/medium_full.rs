@@ -148,13 +148,16 @@ fn destage_runs(
 
 /// The error for a write that not even the journal has room for.
 pub(crate) fn no_space_error(log: &Log) -> Error {
-    Error::new(Kind::NoSpace, "the journal is full: it holds the writes that the medium has no space for or refuses")
-        .found(format!("{} bytes in the journal that cannot be written to their slots", log.used()))
-        .expected("space on the medium, and a medium that can be read")
-        .hint(
-            "free space on the file system that holds the medium, or repair the medium if it cannot be read, then close the disk and \
-             open it again; what was acknowledged is safe",
-        )
+    Error::new(
+        Kind::NoSpace,
+        "the journal is full: it holds the writes that the medium has no space for or refuses",
+    )
+    .found(format!("{} bytes in the journal that cannot be written to their slots", log.used()))
+    .expected("space on the medium, and a medium that can be read")
+    .hint(
+        "free space on the file system that holds the medium, or repair the medium if it cannot be read, \
+         then close the disk and open it again; acknowledged data is safe",
+    )
 }
 
 /// Turns an error that changed nothing, mostly for lack of space, into `true`. Any other error

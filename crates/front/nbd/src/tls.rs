@@ -146,7 +146,7 @@ fn refused(path: &Path, error: &dyn std::error::Error) -> Error {
     if words.contains("KeyMismatch") {
         return refused
             .found("a certificate of another key")
-            .expected(format!("the one of the key in {SERVER_KEY}"));
+            .expected(format!("the certificate of the key in {SERVER_KEY}"));
     }
     refused.found(words)
 }
@@ -329,10 +329,10 @@ mod tests {
             (rustls::Error::AlertReceived(AlertDescription::UnknownCA), "a client that trusts server-cert"),
             (rustls::Error::AlertReceived(AlertDescription::HandshakeFailure), "HandshakeFailure"),
         ] {
-            let told = not_secured(peer, &failed);
-            assert!(told.to_string().starts_with("a client of 10.0.0.5 "), "{told}");
-            assert!(told.to_string().contains(found) && told.to_string().len() < 1000, "{told}");
-            assert!(told.get_hint().is_none_or(|advice| advice.to_string().len() <= 100), "{told}");
+            let refusal = not_secured(peer, &failed);
+            assert!(refusal.to_string().starts_with("a client of 10.0.0.5 "), "{refusal}");
+            assert!(refusal.to_string().contains(found) && refusal.to_string().len() < 1000, "{refusal}");
+            assert!(refusal.get_hint().is_none_or(|advice| advice.to_string().len() <= 100), "{refusal}");
         }
     }
 
@@ -345,8 +345,8 @@ mod tests {
             [&[0x30, 0x81, 0x06, 0x30, 0x81, 0x03][..], &serial].concat(),
             [&[0x30, 0x82, 0x00, 0x07, 0x30, 0x82, 0x00, 0x03][..], &serial].concat(),
         ] {
-            let told = check(&old).unwrap_err().to_string();
-            assert!(told.contains("tls/ca-cert.pem") && told.contains("X.509 version 1"), "{told}");
+            let refusal = check(&old).unwrap_err().to_string();
+            assert!(refusal.contains("tls/ca-cert.pem") && refusal.contains("X.509 version 1"), "{refusal}");
         }
         check(&[0x30, 0x82, 0x00, 0x09, 0x30, 0x82, 0x00, 0x05, 0xa0, 0x03, 0x02, 0x01, 0x02]).unwrap();
         // Bytes that are no certificate are left to the parser.

@@ -65,7 +65,7 @@ fn a_buffer_that_is_too_large_to_keep_goes_at_once() {
         for len in [MOST_KEPT + 1, 32 << 20, 64 << 20] {
             let mut hands = WorkerState::default();
             connection.acquire_buffer(&mut hands, len).unwrap();
-            assert!(hands.shared.is_some(), "{len} bytes that nobody accounts for");
+            assert!(hands.shared.is_some(), "{len} bytes without an account");
             // The shared memory is available to the next request once this one has returned its
             // part.
             connection.release_buffers(&mut hands);

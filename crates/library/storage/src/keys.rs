@@ -213,7 +213,7 @@ impl PassphraseChange {
                 opened.map(drop).map_err(|e| match e.kind() {
                     Kind::Passphrase => {
                         Error::new(e.kind(), "the passphrase to remove does not open this disk")
-                            .hint("to remove all except those that you know, refresh the key slots")
+                            .hint("to keep only the passphrases you know, refresh the key slots")
                     }
                     _ => e,
                 })

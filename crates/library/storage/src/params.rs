@@ -46,7 +46,7 @@ impl dyn Params + '_ {
                     Hint::from(Action("header::check"))
                         .text(" tests a backup, ")
                         .action(Action("header::restore"))
-                        .text(" takes it; if it is what is left of a disk, restore that from a backup"),
+                        .text(" takes it; if it was a disk, restore the disk from a backup"),
                 ));
         }
         let whole = self.medium_len();
@@ -62,7 +62,7 @@ impl dyn Params + '_ {
             .hint(
                 Hint::from("restore it whole from a backup; if there is none, ")
                     .action(Action("rescue"))
-                    .text(format!(" copies what is left, or {longer}")),
+                    .text(format!(" copies the remaining data, or {longer}")),
             ))
     }
 
@@ -85,20 +85,20 @@ impl dyn Params + '_ {
             || Error::new(Kind::Usage, "cannot resize the disk").found(format!("a size of {wanted} bytes"));
         if self.is_vault() {
             return Err(
-                refused().expected("a disk: a vault has no size, it grows and shrinks with what is in it")
+                refused().expected("a disk: a vault has no size, it grows and shrinks with its files")
             );
         }
         let disk = self.describe();
         if wanted < disk.size {
             return Err(refused()
                 .expected(format!("at least its present size, {} bytes", disk.size))
-                .hint("a disk cannot shrink: create a smaller one and copy what you need"));
+                .hint("a disk cannot shrink: create a smaller one and copy your data"));
         }
         if wanted > disk.max_size {
             let (most, limit) = (disk.max_size, disk.max_size_reason);
             return Err(refused()
                 .expected(format!("at most {} ({most} bytes): {limit}", human_size(most)))
-                .hint("create a larger disk and copy what you need"));
+                .hint("create a larger disk and copy your data"));
         }
         Ok(())
     }

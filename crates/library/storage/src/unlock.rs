@@ -30,8 +30,9 @@ const ACCESS_TIME_NOTE: &str = "the access time of the file will show when the d
 
 /// The note about a disk with levels, whatever levels it has, if the system refuses a second
 /// descriptor for reads without traces in the cache.
-const CACHED_READS_NOTE: &str = "the system's cache may show what is read of the disk while it is open, whichever level that is for: its file \
-    could not be opened once more. Allow more open files (`ulimit -n`), and mount /proc.";
+const CACHED_READS_NOTE: &str = "the system's cache may show which blocks of the disk are read while it is \
+    open, whichever level that is for: its file could not be opened once more. Allow more open files \
+    (`ulimit -n`), and mount /proc.";
 
 /// A held medium or disk, with its open header.
 pub struct UnlockedHeader {

@@ -176,7 +176,7 @@ impl PublicHeader {
         let header: &[u8; HEADER_LEN] =
             bytes.first_chunk().ok_or(HeaderFlaw::Damaged("a header cut short"))?;
         if Sha256::digest(&header[..layout::DIGEST.offset])[..] != header[layout::DIGEST.range()] {
-            return Err(HeaderFlaw::Damaged("a header whose digest does not match"));
+            return Err(HeaderFlaw::Damaged("a header with a digest that does not match"));
         }
         Self::decode(header)
     }

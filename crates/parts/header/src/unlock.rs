@@ -216,7 +216,10 @@ fn try_copy(sound: &SoundCopy, passphrases: &[SecretVec]) -> Result<OpenedLevels
     }
     if !mac_verifies(&sound.bytes, &public.uuid, &deepest[0]) {
         return Err(Error::new(Kind::Corrupt, "cannot open the header")
-            .found(format!("{} whose MAC does not match: it was altered after lacuna wrote it", sound.copy))
+            .found(format!(
+                "{} with a MAC that does not match: it was altered after lacuna wrote it",
+                sound.copy
+            ))
             .expected("a header that only a holder of a passphrase has written")
             .hint("restore it from a backup of the header"));
     }

@@ -251,7 +251,7 @@ impl UpperOp {
 fn difference(one: &[&ObservedOp], other: &[&ObservedOp]) -> Option<String> {
     if let Some(at) = one.iter().zip(other).position(|(a, b)| a != b) {
         let (a, b) = (one[at].visible_part(), other[at].visible_part());
-        let opened = if a == b { ", in what the keys open" } else { "" };
+        let opened = if a == b { ", in the blocks that the keys open" } else { "" };
         return Some(format!("operation {at}: {a:?} against {b:?}{opened}"));
     }
     (one.len() != other.len()).then(|| format!("{} operations against {}", one.len(), other.len()))
@@ -283,7 +283,7 @@ fn play(hiding: HidingMode, threads: bool) {
                 game.compared_trace().iter().for_each(|seen| seen.visible_part().hash(&mut digest));
             }
         }
-        rest.assert_uniform("what the keys do not open");
+        rest.assert_uniform("the blocks that the keys do not open");
         let digest = if threads { "none".to_owned() } else { format!("{:016x}", digest.finish()) };
         println!(
             "{hiding:?}, depth {depth}, seed {}: {} endings, {} of them with a loss, digest {digest}",

@@ -176,7 +176,7 @@ fn assert_nothing_found(seeds: Range<u64>, wearing: WearModel) -> u64 {
 #[test]
 fn data_of_epochs_without_a_snapshot_is_never_found() {
     let inside = assert_nothing_found(game_seeds(0, 1000), WearModel::default());
-    assert!(inside > game_count(1000), "the adversary decrypts what it may: {inside}");
+    assert!(inside > game_count(1000), "the adversary decrypts the permitted blocks: {inside}");
 }
 
 /// The number of forbidden blocks that the adversary recovers.

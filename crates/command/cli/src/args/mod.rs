@@ -20,7 +20,7 @@ mod vault;
 pub(crate) use daily::{CloseArgs, DoctorArgs, EraseArgs, ListArgs, StatusArgs};
 pub(crate) use header::{HeaderBackupArgs, HeaderCheckArgs, HeaderRepairArgs, HeaderRestoreArgs, HeaderVerb};
 pub(crate) use keys::{KeyArgs, KeyNewArgs, KeyRefreshArgs, KeyRemoveArgs, KeyVerb};
-pub(crate) use open::OpenArgs;
+pub(crate) use open::{OpenArgs, OpeningArgs};
 pub(crate) use passphrases::{NewPassphraseArgs, PassphraseArgs, PassphraseSource, RecoveryArgs};
 pub(crate) use rescue::RescueArgs;
 pub(crate) use shared_options::{
@@ -88,7 +88,7 @@ pub(crate) enum Verb {
     /// Ends a mount of `open` or a server of `serve`.
     #[command(visible_aliases = ["umount", "unmount"])]
     Close(CloseArgs),
-    /// Serve a disk to NBD clients until INT or TERM
+    /// Serve a disk to NBD clients until INT, TERM or HUP
     Serve(ServeArgs),
     /// Describe a disk or a vault; with a passphrase, also show its ID
     ///
@@ -232,12 +232,6 @@ pub(crate) struct ServeArgs {
     /// Write the process ID to this file, which must not exist or must contain only a number
     #[arg(long, value_name = "F")]
     pub pid_file: Option<PathBuf>,
-    /// The required identity of the disk.
-    #[command(flatten)]
-    pub expect: ExpectArgs,
-    /// Memory for all caches
-    #[arg(long, default_value = "64M", value_name = "SIZE")]
-    pub cache: Size,
     /// Maximum number of connections. A further client takes the place of one that has not chosen
     /// an export yet; if all have, it is refused
     #[arg(
@@ -248,21 +242,9 @@ pub(crate) struct ServeArgs {
     /// Threads for each connection [default: one per processor]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256), hide_short_help = true)]
     pub workers: Option<u16>,
-    /// The cluster, and whether to take the disk over from another client.
+    /// How the disk is opened.
     #[command(flatten)]
-    pub pool_access: PoolAccessArgs,
-    /// Closing when unused.
-    #[command(flatten)]
-    pub idle: IdleArgs,
-    /// When writes are acknowledged.
-    #[command(flatten)]
-    pub writing: WritingArgs,
-    /// How long hidden writes wait.
-    #[command(flatten)]
-    pub waiting: WaitingArgs,
-    /// When a disk on flash is purged.
-    #[command(flatten)]
-    pub purging: PurgingArgs,
+    pub opening: OpeningArgs,
     /// The passphrase.
     #[command(flatten)]
     pub passphrase: PassphraseArgs,
@@ -286,8 +268,9 @@ pub(crate) struct InfoArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// Passphrases, to show the ID, the levels that they open, and on flash the recoverable data.
-    /// Not needed while the disk is open: its server answers.
+    /// Passphrases, to show the ID, the number of passphrases (not with levels), the levels that
+    /// they open, and on flash the recoverable data. Not needed while the disk is open: its server
+    /// answers (without the number).
     #[command(flatten)]
     pub passphrase: PassphraseArgs,
     /// The cluster.

@@ -1,4 +1,4 @@
-//! Arguments of `open`.
+//! Arguments of `open`, and those of all servers of disks.
 
 use super::{
     AnchorArgs, ExpectArgs, IdleArgs, PassphraseArgs, PoolAccessArgs, PurgingArgs, VaultMountArgs,
@@ -8,8 +8,48 @@ use crate::args::size::Size;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use lacuna_mount::MountMethod;
-use lacuna_storage::Location;
+use lacuna_storage::{Budget, Location, OpenDiskOptions};
 use std::path::PathBuf;
+
+/// How a server opens its disk: the options that `open` and `serve` share.
+#[derive(Args)]
+pub(crate) struct OpeningArgs {
+    /// The required identity of the disk or vault.
+    #[command(flatten)]
+    pub expect: ExpectArgs,
+    /// Memory for all caches
+    #[arg(long, default_value = "64M", value_name = "SIZE")]
+    pub cache: Size,
+    /// The cluster, and whether to take the disk over from another client.
+    #[command(flatten)]
+    pub pool_access: PoolAccessArgs,
+    /// Closing when unused.
+    #[command(flatten)]
+    pub idle: IdleArgs,
+    /// When writes are acknowledged.
+    #[command(flatten)]
+    pub writing: WritingArgs,
+    /// How long hidden writes wait.
+    #[command(flatten)]
+    pub waiting: WaitingArgs,
+    /// When a disk on flash is purged.
+    #[command(flatten)]
+    pub purging: PurgingArgs,
+}
+
+impl OpeningArgs {
+    /// The options for opening a disk, with a budget for all its caches.
+    pub(crate) fn options(&self, read_only: bool, budget: Budget) -> OpenDiskOptions {
+        OpenDiskOptions {
+            read_only,
+            budget,
+            write_through: self.writing.write_through,
+            cover_timeout: self.waiting.cover_timeout(),
+            purge_policy: self.purging.policy(),
+            expect: self.expect.expect,
+        }
+    }
+}
 
 /// `open`.
 #[derive(Args)]
@@ -54,27 +94,9 @@ pub(crate) struct OpenArgs {
     /// --read-only, an ext4 that was not unmounted
     #[arg(long, value_name = "LIST", conflicts_with = "raw")]
     pub mount_options: Option<String>,
-    /// The required identity of the disk or vault.
+    /// How the disk is opened.
     #[command(flatten)]
-    pub expect: ExpectArgs,
-    /// Memory for all caches
-    #[arg(long, default_value = "64M", value_name = "SIZE")]
-    pub cache: Size,
-    /// The cluster, and whether to take the disk over from another client.
-    #[command(flatten)]
-    pub pool_access: PoolAccessArgs,
-    /// Closing when unused.
-    #[command(flatten)]
-    pub idle: IdleArgs,
-    /// When writes are acknowledged.
-    #[command(flatten)]
-    pub writing: WritingArgs,
-    /// How long hidden writes wait.
-    #[command(flatten)]
-    pub waiting: WaitingArgs,
-    /// When a disk on flash is purged.
-    #[command(flatten)]
-    pub purging: PurgingArgs,
+    pub opening: OpeningArgs,
     /// The anchor of a vault.
     #[command(flatten)]
     pub anchor: AnchorArgs,

@@ -93,11 +93,11 @@ fn check_closed(args: &CheckArgs, console: Console) -> Result<()> {
     let unsaid = findings.end();
     let empty = empty_level::among(&disk.levels());
     let closed = disk.close();
-    let told = report.and_then(|report| findings.conclude(&report, verified)).and(unsaid);
+    let concluded = report.and_then(|report| findings.conclude(&report, verified)).and(unsaid);
     if !args.json {
         empty_level::print_notes(empty, console);
     }
-    console::combine(told.and_then(|()| findings.verdict()), closed)
+    console::combine(concluded.and_then(|()| findings.verdict()), closed)
 }
 
 /// Lets the server that has the disk open check it.
@@ -134,12 +134,12 @@ fn check_on_server(args: &CheckArgs, mut talk: JobClient, console: Console) -> R
     let report = DiskCheckReport { good: count("good")?, unwritten: count("unwritten")?, bad: count("bad")? };
     findings.conclude(&report, done["verified"] == true)?;
     unsaid?;
-    let told = if args.json || !console::is_terminal() {
+    let printed = if args.json || !console::is_terminal() {
         Ok(())
     } else {
         empty_of_server(args, console).map(|empty| empty_level::print_notes(empty, console))
     };
-    console::combine(findings.verdict(), told)
+    console::combine(findings.verdict(), printed)
 }
 
 /// The numbers of the hidden levels without data that the server has open.

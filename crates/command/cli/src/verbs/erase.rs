@@ -86,7 +86,7 @@ fn warning(location: &Location, doomed: &ErasePlan<'_>) -> String {
 fn last_copy_error(location: &Location) -> Error {
     Error::new(Kind::Usage, format!("cannot erase {location} without a question"))
         .found("a copy of a header only at its end, and other data in place of the first copy")
-        .expected("a disk of lacuna, not a device whose last partition is such a disk")
+        .expected("a disk of lacuna, not a device with such a disk as its last partition")
         .hint("name the partition; if it is a disk that was overwritten, use a terminal, without --yes")
 }
 
@@ -132,8 +132,8 @@ fn surviving_copies(location: &Location, erased: &Erased) -> Vec<String> {
         );
     }
     notes.push(
-        "backups of the header (`lacuna header backup`) and copies of the disk, or of what held it, still open with their \
-         passphrases: destroy them as well"
+        "backups of the header (`lacuna header backup`) and copies of the disk, or of the medium that held \
+         it, still open with their passphrases: destroy them as well"
             .to_owned(),
     );
     notes

@@ -14,8 +14,8 @@ use lacuna_storage::{
 };
 
 /// The note when a token is enrolled on a disk with levels, for any level.
-const TOKEN_NOTE: &str = "whoever has this token, and the PIN if it has one, can try it on the disk under any name, and so open what it \
-    opens: a token for a level that nobody may find needs a PIN";
+const TOKEN_NOTE: &str = "a holder of this token, with the PIN if it has one, can try it on the disk under \
+    any name, and so open its level: a token for a level that must stay hidden needs a PIN";
 
 /// `lacuna key add`.
 pub(crate) fn add(args: &KeyNewArgs, console: Console) -> Result<()> {
@@ -143,7 +143,8 @@ fn split_sources(args: &KeyNewArgs) -> Result<(PassphraseArgs, Option<Passphrase
             .found("more than one --token")
             .expected("one")
             .hint(
-                "give the one to enrol with --new-token, and with --token those that open the disk already",
+                "give the token to enrol with --new-token, and tokens that open the disk already with \
+                 --token",
             ));
     }
     Ok((given, first))

@@ -18,9 +18,10 @@ use serde_json::json;
 /// The file system type of btrfs in `statfs`.
 const BTRFS: u32 = 0x9123_683e;
 /// The note on btrfs.
-const KEPT_BY_BTRFS: &str = "btrfs keeps what was overwritten in a file, or cut off it, as long as another part of the same extent is \
-    in use, and small files in blocks of its metadata: that is not deleted for the disk, and stays readable. Of files that were deleted \
-    whole nothing stays, if it is mounted with max_inline=0; ext4 and xfs keep neither";
+const KEPT_BY_BTRFS: &str = "btrfs keeps data that was overwritten in a file, or cut off it, as long as \
+    another part of the same extent is in use, and small files in blocks of its metadata: that is not \
+    deleted for the disk, and stays readable. Of files that were deleted whole nothing stays, if it is \
+    mounted with max_inline=0; ext4 and xfs keep neither";
 
 /// `lacuna purge`.
 pub(crate) fn run(args: &PurgeArgs, console: Console) -> Result<()> {
@@ -119,7 +120,7 @@ fn purge_on_server(server: &PeerStatus, uuid: Option<&str>, expect: ExpectArgs) 
     if let Some(mount) = peer.mount().filter(|_| status.is_dead()) {
         let at = mount.mountpoint.display();
         return Err(Error::new(Kind::Busy, "cannot purge the disk")
-            .found(format!("what a server left that died, at {at}"))
+            .found(format!("the mount of a server that died, at {at}"))
             .hint(format!("clear it away with `lacuna close {at}`, then try again")));
     }
     if status.is_silent() {

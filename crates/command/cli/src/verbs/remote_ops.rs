@@ -77,7 +77,7 @@ pub(crate) fn check_status_id(account: &ServerStatus, ExpectArgs { expect }: Exp
     if expect.is_none() {
         return Ok(());
     }
-    account.id.as_deref().unwrap_or("no ID told").parse::<DiskId>()?.check(expect)
+    account.id.as_deref().unwrap_or("no ID").parse::<DiskId>()?.check(expect)
 }
 
 /// [`check_status_id`] for a mount. Errors: also any failure to ask its server.

@@ -20,7 +20,7 @@ pub(crate) fn run(args: &ResizeArgs, console: Console) -> Result<()> {
                 disk.format().info().name
             ))
             .expected("a disk without levels")
-            .hint("create a larger one and copy what you need"));
+            .hint("create a larger one and copy your data"));
     }
     let size = args.size.map(|size| size.0);
     size.map(lacuna_storage::size_in_blocks).transpose()?;

@@ -29,7 +29,10 @@ pub(crate) fn remove(args: &SnapshotArgs, console: Console) -> Result<()> {
 pub(crate) fn rollback(args: &SnapshotArgs, console: Console) -> Result<()> {
     check_exists(args)?;
     with_open_disk(args, console, |disk| disk.rollback(&args.name))?;
-    console.done(&format!("{} holds again what it held at {}; its size stays", args.location, args.name))
+    console.done(&format!(
+        "{} has the content of the snapshot {} again; its size stays",
+        args.location, args.name
+    ))
 }
 
 /// `lacuna snapshot list`.

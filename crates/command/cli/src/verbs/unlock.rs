@@ -2,14 +2,13 @@
 //! allocator settings.
 
 use crate::allocator;
-use crate::args::{
-    ExpectArgs, IdleArgs, PassphraseArgs, PoolAccessArgs, PurgingArgs, WaitingArgs, WritingArgs,
-};
+use crate::args::{ExpectArgs, IdleArgs, OpeningArgs, PassphraseArgs, PoolAccessArgs, PurgingArgs};
 use crate::terminal::console::Console;
 use crate::terminal::option_names;
 use crate::terminal::passphrase;
 use crate::verbs::remote_ops;
 use crate::verbs::status;
+use lacuna_daemon::OtherUsers;
 use lacuna_storage::vault::is_vault;
 use lacuna_storage::{
     Access, BLOCK_SIZE, ClusterOptions, DiskId, Error, HeaderOpener, Kind, Location, OpenDisk,
@@ -115,6 +114,10 @@ pub(crate) fn explain_busy(location: &Location, e: Error, console: Console) -> E
         }
         // A device may be in use by any program.
         Ok(None) if !is_file => e,
+        Ok(None) if OtherUsers::may_look() => e.hint(
+            "no server of this user has it. `lacuna list --all-users` shows whether another user has it open; if another command is \
+             at work on it, wait for that",
+        ),
         Ok(None) => e.hint(
             "no server of this user has it. If another user has it open, that user alone sees and closes it; if another command is \
              at work on it, wait for that",
@@ -193,29 +196,23 @@ pub(crate) fn refuse_idle(has_levels: bool, args: &IdleArgs) -> Result<()> {
 }
 
 /// Refuses options for writing that do not apply to the disk, if its header is readable.
-pub(crate) fn check_writing(
-    location: &Location,
-    args: &WritingArgs,
-    waiting: &WaitingArgs,
-    purging: &PurgingArgs,
-) -> Result<()> {
+pub(crate) fn check_writing(location: &Location, args: &OpeningArgs) -> Result<()> {
     let is_flash = matches!(location, Location::Nand(_) | Location::Ubi(_));
-    if let Some(option) = purging.given_option().filter(|_| !is_flash) {
+    let (write_through, cover_timeout) = (args.writing.write_through, args.waiting.cover_timeout);
+    if let Some(option) = args.purging.given_option().filter(|_| !is_flash) {
         return Err(Error::new(Kind::Usage, format!("cannot use {option} here"))
-            .found("a disk that is not on flash, of which nothing is purged")
+            .found("a disk that is not on flash, and has nothing to purge")
             .expected("a location ubi: or nand:")
             .hint("leave it out"));
     }
-    if !args.write_through && waiting.cover_timeout.is_none() {
+    if !write_through && cover_timeout.is_none() {
         return Ok(());
     }
     match has_levels(location)? {
-        Some(true) if args.write_through => {
-            Err(write_through_refused().context("cannot use --write-through"))
-        }
-        Some(false) if waiting.cover_timeout.is_some() => {
+        Some(true) if write_through => Err(write_through_refused().context("cannot use --write-through")),
+        Some(false) if cover_timeout.is_some() => {
             Err(Error::new(Kind::Usage, "cannot use --cover-timeout here")
-                .found("a disk without levels, of which nothing waits for cover")
+                .found("a disk without levels, which never waits for cover")
                 .expected("a disk of the format deniable or oblivious")
                 .hint("leave it out"))
         }

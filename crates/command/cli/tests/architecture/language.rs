@@ -1,6 +1,6 @@
-//! The language of comments and documents: headless relative clauses and other constructions that
-//! hide the subject are rare in each crate and in each document, and comments are at most 100
-//! columns wide.
+//! The language of comments, messages and documents: headless relative clauses and other
+//! constructions that hide the subject are rare in the comments and in the messages of each crate
+//! and in each document, and comments are at most 100 columns wide.
 
 use crate::workspace::{root, texts};
 use std::collections::BTreeMap;
@@ -86,6 +86,63 @@ fn comments(text: &str) -> String {
     text.lines().filter_map(comment).collect::<Vec<_>>().join(" ")
 }
 
+/// The text of a string literal, as [`words`] takes it: without placeholders and line breaks, and
+/// as a sentence of its own.
+fn message(literal: &str) -> String {
+    let mut parts = literal.split('{');
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        // A mark in the place of the placeholder: its name is no word of the message.
+        text += " {} ";
+        text += part.split_once('}').map_or(part, |(_, after)| after);
+    }
+    // Code that begins in one literal and ends in another cannot be told from prose.
+    if text.matches('`').count() % 2 == 1 {
+        text = text.replace('`', " ");
+    }
+    text.replace("\\n", " . ") + " . "
+}
+
+/// The messages of a file of code: its string literals.
+fn messages(code: &str) -> String {
+    let (mut found, mut rest) = (String::new(), code);
+    while let Some(at) = rest.find(['"', '\'', '/']) {
+        let (before, here) = rest.split_at(at);
+        let len = if here.starts_with("//") {
+            here.find('\n').unwrap_or(here.len())
+        } else if let Some(literal) = here.strip_prefix('"') {
+            let prefix = before.trim_end_matches('#');
+            let end = if prefix.ends_with('r') {
+                literal.find(&format!("\"{}", &before[prefix.len()..]))
+            } else {
+                end_of_literal(literal)
+            };
+            let end = end.expect("the end of a literal");
+            found += &message(&literal[..end]);
+            end + 2
+        } else if here.starts_with("'\\") {
+            // The character after the backslash may be a quotation mark.
+            4 + here[3..].find('\'').expect("the end of a character")
+        } else {
+            // A character in quotation marks, or the name of a lifetime.
+            let len = here.chars().nth(1).map_or(0, |c| 1 + c.len_utf8());
+            if here.starts_with('\'') && here[len..].starts_with('\'') { len + 1 } else { 1 }
+        };
+        rest = &here[len..];
+    }
+    found
+}
+
+/// The position of the quotation mark that ends a literal.
+fn end_of_literal(text: &str) -> Option<usize> {
+    let mut escaped = false;
+    text.bytes().position(|byte| {
+        let ends = byte == b'"' && !escaped;
+        escaped = byte == b'\\' && !escaped;
+        ends
+    })
+}
+
 /// The prose of a document, without fenced code.
 pub(crate) fn prose(text: &str) -> String {
     text.split("\n```").step_by(2).collect::<Vec<_>>().join("\n")
@@ -101,7 +158,8 @@ fn findings(name: &str, text: &str) -> Vec<String> {
     too_many.map(|(what, count)| format!("{name}: \"{what}\" {count} times, at most {most}")).collect()
 }
 
-/// The texts that are measured, by name: the comments of each crate, and each document.
+/// The texts that are measured, by name: the comments of each crate, its messages (all string
+/// literals outside of its tests), and each document.
 fn measured() -> BTreeMap<String, String> {
     let root = root();
     let mut out = BTreeMap::new();
@@ -110,13 +168,19 @@ fn measured() -> BTreeMap<String, String> {
             let depth = if folder == "crates" { 2 } else { 0 };
             let below = path.split('/').take(depth);
             let name = std::iter::once(folder).chain(below).collect::<Vec<_>>().join("/");
+            if !path.split('/').any(|part| part == "tests") {
+                let all: &mut String = out.entry(format!("{name}, messages")).or_default();
+                all.push_str(&messages(&text));
+            }
             let all: &mut String = out.entry(name).or_default();
             *all += &comments(&text);
             all.push_str(" . ");
         }
     }
-    for (path, text) in texts(&root.join("docs"), ".md") {
-        out.insert(format!("docs/{path}"), prose(&text));
+    for folder in ["docs", "crates/command/cli/man"] {
+        for (path, text) in texts(&root.join(folder), ".md") {
+            out.insert(format!("{folder}/{path}"), prose(&text));
+        }
     }
     for name in ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"] {
         out.insert(name.to_owned(), prose(&std::fs::read_to_string(root.join(name)).unwrap()));
@@ -125,9 +189,11 @@ fn measured() -> BTreeMap<String, String> {
 }
 
 #[test]
-fn comments_and_documents_have_subjects() {
+fn comments_messages_and_documents_have_subjects() {
     let measured = measured();
-    assert!(measured.len() > 50, "{:?}", measured.keys());
+    assert!(measured.len() > 100, "{:?}", measured.keys());
+    let messages = &measured["crates/command/cli, messages"];
+    assert!(messages.contains("cannot restore the header of"), "{} bytes of messages", messages.len());
     let found: Vec<String> = measured.iter().flat_map(|(name, text)| findings(name, text)).collect();
     assert_eq!(found, [""; 0]);
 }
@@ -160,4 +226,13 @@ fn each_construction_is_found() {
         " Yes.  So.  And this."
     );
     assert_eq!(prose("a\n```\ncode\n```\nb"), "a\n\nb");
+}
+
+#[test]
+fn messages_are_found_in_code() {
+    let code = "// \"no\"\nlet a: &'static str = f('\"', '\\'', b'/', 1 / 2, \"yes {what} is \\\"so\\\" \\\n  on\"); // \"no\"\n\
+        g(r\"a\\\", r#\"b \"c\" d\"#, \"`e \", \"`f`\");";
+    let found = messages(code);
+    assert_eq!(words(&found).join(" "), "yes is so on . a . b c d . e . ` .");
+    assert_eq!(count(&words(&messages("\"{what} is what is left\""))), [1, 0, 0, 0]);
 }

@@ -19,7 +19,7 @@ fn forbids(from: &Crate, to: &Crate, in_tests: bool) -> Option<&'static str> {
         return None;
     }
     if to.layer == TEST {
-        return (!in_tests).then_some("tests alone use what is in test/");
+        return (!in_tests).then_some("tests alone use crates of test/");
     }
     let (Some(here), Some(there)) = (row(from), row(to)) else {
         return Some("one of them is in no layer");
@@ -85,7 +85,7 @@ fn an_arrow_that_the_layers_forbid_is_found() {
         (one("base/rados", "", "flash"), "rados uses flash: the arrow goes up"),
         (one("formats/sealed", "flash", ""), "sealed uses flash: no format knows another"),
         (one("formats/sealed", "", "flash"), "sealed uses flash: no format knows another"),
-        (one("formats/sealed", "sim", ""), "sealed uses sim: tests alone use what is in test/"),
+        (one("formats/sealed", "sim", ""), "sealed uses sim: tests alone use crates of test/"),
         (
             one("front/nbd", "vault", ""),
             "nbd uses vault: a front end knows `Disk` alone, and that of vaults the vault",

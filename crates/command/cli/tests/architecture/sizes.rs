@@ -63,9 +63,9 @@ fn findings(files: &[(String, String)]) -> (Vec<String>, Vec<String>) {
             found.push(format!("{file} has {lines} lines"));
         }
         for (name, lines) in functions(text) {
-            let told = || format!("{file}: {name} has {lines} lines");
-            long.extend((lines > LONG).then(told));
-            found.extend((lines > MOST_LINES_OF_FUNCTION).then(told));
+            let finding = || format!("{file}: {name} has {lines} lines");
+            long.extend((lines > LONG).then(finding));
+            found.extend((lines > MOST_LINES_OF_FUNCTION).then(finding));
         }
     }
     (found, long)
@@ -117,12 +117,15 @@ fn long_files_and_functions_are_found() {
         format!("    pub(crate) fn f(\n        a: u8,\n    ) {{\n{}    }}\n", "\n".repeat(lines - 4))
     };
     let file = |text: String| [("a.rs".to_owned(), text)];
-    let told = |found: &str| vec![found.to_owned()];
+    let finding = |found: &str| vec![found.to_owned()];
     assert_eq!(findings(&file(text(70))), (vec![], vec![]));
-    assert_eq!(findings(&file(text(71))), (vec![], told("a.rs: f has 71 lines")));
-    assert_eq!(findings(&file(text(101))), (told("a.rs: f has 101 lines"), told("a.rs: f has 101 lines")));
+    assert_eq!(findings(&file(text(71))), (vec![], finding("a.rs: f has 71 lines")));
+    assert_eq!(
+        findings(&file(text(101))),
+        (finding("a.rs: f has 101 lines"), finding("a.rs: f has 101 lines"))
+    );
     assert_eq!(findings(&file("\n".repeat(500))), (vec![], vec![]));
-    assert_eq!(findings(&file("\n".repeat(501))), (told("a.rs has 501 lines"), vec![]));
+    assert_eq!(findings(&file("\n".repeat(501))), (finding("a.rs has 501 lines"), vec![]));
 }
 
 #[test]

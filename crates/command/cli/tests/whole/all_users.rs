@@ -68,6 +68,10 @@ fn root_sees_and_closes_the_disks_of_all_users() {
     }
     town.lacuna(FIRST, &["close", "--all", "--all-users"]).code(2);
     assert!(town.server(FIRST)["pid"].is_u64());
+    // Root is told how to find the user that has a disk open.
+    let key = path(&town, SECOND, "key");
+    let refused = town.root(&["check", &served, "--key-file", &key]).code(5).stderr;
+    assert!(refused.contains("`lacuna list --all-users` shows"), "{refused}");
 
     // A disk in use stays open.
     let user = Running::start(&town, FIRST, &["sh", "-c", "cd mnt && echo ready && exec sleep 1000"]);
@@ -107,8 +111,8 @@ print("ready", flush=True)
 while True:
     client, _ = listener.accept()
     asked = json.loads(client.makefile().readline())
-    told = {"ok": json.loads(sys.argv[2])} if asked["op"] == "status" else {"error": refused}
-    client.sendall((json.dumps(told) + "\n").encode())
+    answer = {"ok": json.loads(sys.argv[2])} if asked["op"] == "status" else {"error": refused}
+    client.sendall((json.dumps(answer) + "\n").encode())
     client.close()
 "#;
 
@@ -171,8 +175,8 @@ fn a_hostile_user_misleads_root_about_nothing_of_other_users() {
     }
 
     // The mount point is that of the first user, whatever the other user's server says.
-    let told = town.root(&["status", &mnt]).code(0).stdout;
-    assert!(told.contains("user 64001") && !told.contains("user 64002"), "{told}");
+    let status = town.root(&["status", &mnt]).code(0).stdout;
+    assert!(status.contains("user 64001") && !status.contains("user 64002"), "{status}");
     town.root(&["close", &mnt]).code(0);
     assert!(town.server(FIRST).is_null());
     town.root(&["close", &mnt]).code(4);

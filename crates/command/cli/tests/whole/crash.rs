@@ -116,7 +116,7 @@ fn the_socket_of_a_dead_server_is_removed() {
     let instance = scene.control("disk.img", "nbd").parent().unwrap().to_owned();
     server.kill();
     // Commands of other tests may open the directory at the same moment and then leave it.
-    wait_until("that what a dead server left is cleared away", || {
+    wait_until("that the remains of a dead server are cleared away", || {
         scene.lacuna(&["status", "disk.img"]).code(4);
         !instance.exists()
     });

@@ -255,15 +255,15 @@ fn doctor_reports_problems_with_advice() {
 
     let file = fs::OpenOptions::new().write(true).open(scene.path("disk.img")).unwrap();
     file.write_all_at(&[0; 16], 524_288 + 3000).unwrap();
-    let told = wrong(&scene, "disk.img", 10);
+    let report = wrong(&scene, "disk.img", 10);
     assert!(
-        told[0].contains("2 of 3 copies") && told[0].contains("`lacuna header repair disk.img`"),
-        "{told:?}"
+        report[0].contains("2 of 3 copies") && report[0].contains("`lacuna header repair disk.img`"),
+        "{report:?}"
     );
     scene.lacuna(&["header", "repair", "disk.img", "--key-file", "key"]).code(0);
     assert!(wrong(&scene, "disk.img", 0).is_empty());
     file.set_len(8 << 20).unwrap();
-    assert!(wrong(&scene, "disk.img", 10).iter().any(|told| told.contains("cut short")));
+    assert!(wrong(&scene, "disk.img", 10).iter().any(|report| report.contains("cut short")));
     file.set_len(1 << 20).unwrap();
     file.write_all_at(&[1; 1 << 20], 0).unwrap();
     assert!(wrong(&scene, "disk.img", 4)[0].contains("header restore"));
@@ -287,7 +287,7 @@ fn doctor_output_does_not_depend_on_hidden_levels() {
     let shape = ["--format", "deniable", "--size", "128M"];
     scene.create("a.img", &shape).code(0);
     scene.create("b.img", &[&shape[..], &["--levels", "2", "--key-file", "deep"]].concat()).code(0);
-    let told = |disk: &str| {
+    let report = |disk: &str| {
         let json = scene.lacuna(&["doctor", disk, "--json"]).code(0).json();
         let findings = json["findings"].as_array().unwrap().clone();
         let cut = |finding: serde_json::Value| {
@@ -298,7 +298,7 @@ fn doctor_output_does_not_depend_on_hidden_levels() {
         };
         findings.into_iter().map(cut).collect::<Vec<_>>()
     };
-    assert_eq!(told("a.img"), told("b.img"));
+    assert_eq!(report("a.img"), report("b.img"));
 }
 
 /// Number of occurrences of the header's magic number in a file, plain or, as in the file of a

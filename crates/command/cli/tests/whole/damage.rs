@@ -145,7 +145,7 @@ fn full_host(cipher: &str) {
     for chunk in 0..flushed {
         assert!(
             client.read_at(chunk * CHUNK as u64, CHUNK).unwrap() == noise(chunk + 1, CHUNK),
-            "{cipher}: chunk {chunk} of {flushed} is not what was flushed"
+            "{cipher}: chunk {chunk} of {flushed} is not as flushed"
         );
     }
     client.write_at(0, &noise(500, CHUNK)).unwrap();

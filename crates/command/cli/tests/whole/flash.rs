@@ -47,9 +47,9 @@ fn overwritten_data_is_purged_on_request_and_at_close() {
     let recoverable = items(&scene, "recoverable");
     assert_eq!((recoverable, items(&scene, "recoverable_known")), (96, 96));
     let info = scene.lacuna(&["info", "nand:chip.img", "--json"]).code(0).json();
-    let told = &info["forgetting"];
+    let forgetting = &info["forgetting"];
     assert_eq!(
-        (&told["recoverable"], &told["recoverable_known"]),
+        (&forgetting["recoverable"], &forgetting["recoverable_known"]),
         (&(96 * 4096).into(), &(96 * 4096).into())
     );
     assert_eq!(info["medium"]["in_use"], true);
@@ -85,7 +85,7 @@ fn a_disk_that_a_crash_left_is_purged_by_location() {
     // Two versions of 16 blocks were overwritten. In addition the unused keys of a fresh block may
     // belong to deleted data.
     assert!(
-        info.contains("that were deleted or overwritten, of which 128 KiB are known; `lacuna purge` ends"),
+        info.contains("that were deleted or overwritten, 128 KiB of them known; `lacuna purge` ends"),
         "{info}"
     );
     scene.lacuna(&["purge", "nand:chip.img"]).code(1);
@@ -263,7 +263,7 @@ fn a_purge_warns_of_data_that_btrfs_keeps() {
     for location in ["mnt", "nand:chip.img", "--all"] {
         let purged = apart.lacuna(&["purge", location]).code(0);
         assert!(
-            purged.stderr.contains("note: btrfs keeps what was overwritten"),
+            purged.stderr.contains("note: btrfs keeps data that was overwritten"),
             "{location}: {}",
             purged.stderr
         );

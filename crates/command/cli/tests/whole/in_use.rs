@@ -41,10 +41,10 @@ fn a_disk_with_clients_is_closed_by_force_alone() {
     clients[0].write_at(0, &noise(1, 4096)).unwrap();
     assert!(clients[1].read_at(0, 4096).unwrap() == noise(1, 4096));
 
-    let told = status(&scene.lacuna(&["status", "disk.img", "--json"]).code(0));
-    let peer = told["peers"][0].as_str().unwrap();
-    assert!(told["clients"] == 2 && peer.starts_with("2 of ") && peer.contains(&own()), "{told}");
-    assert_eq!(told["refused_clients"], serde_json::json!({ "count": 0, "last": null }));
+    let answer = status(&scene.lacuna(&["status", "disk.img", "--json"]).code(0));
+    let peer = answer["peers"][0].as_str().unwrap();
+    assert!(answer["clients"] == 2 && peer.starts_with("2 of ") && peer.contains(&own()), "{answer}");
+    assert_eq!(answer["refused_clients"], serde_json::json!({ "count": 0, "last": null }));
     let text = scene.lacuna(&["status", "disk.img"]).code(0).stdout;
     assert!(text.contains("2: 2 of ") && text.contains(&own()), "{text}");
     let watched = scene.lacuna(&["status", "disk.img", "--watch", "--count", "1"]).code(0).stdout;
@@ -127,8 +127,8 @@ fn a_log_learns_nothing_of_the_clients_of_a_disk_with_levels() {
         let refused = ["0", "1"].map(|export| {
             let _client = Client::connect_to(&server.socket, export).unwrap();
             wait_for_clients(&scene, 1);
-            let told = scene.lacuna_on_terminal(&["close", "disk.img"]).code(5).stderr;
-            assert!(told.contains("1 client is connected: ") && told.contains(&own()), "{told}");
+            let answer = scene.lacuna_on_terminal(&["close", "disk.img"]).code(5).stderr;
+            assert!(answer.contains("1 client is connected: ") && answer.contains(&own()), "{answer}");
             scene.lacuna(&["close", "disk.img"]).code(20).stderr
         });
         assert_eq!(refused[0], refused[1], "{format}");

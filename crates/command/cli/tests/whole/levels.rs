@@ -137,8 +137,8 @@ fn assert_no_level_count(format: &str) {
     let single = Scene::new();
     fs::write(single.path("wrong"), "no").unwrap();
     single.create("disk.img", &["--size", "64M", "--format", format]).code(0);
-    let told = single.lacuna(&["check", "disk.img", "--key-file", "wrong"]).code(2);
-    assert_eq!(wrong.stderr, told.stderr);
+    let of_single = single.lacuna(&["check", "disk.img", "--key-file", "wrong"]).code(2);
+    assert_eq!(wrong.stderr, of_single.stderr);
     // The public facts are the same as well, except names and sizes in use.
     let facts = |scene: &Scene| {
         let mut info = scene.lacuna(&["info", "disk.img", "--json"]).code(0).json();
@@ -331,10 +331,10 @@ fn the_warning_is_the_same_with_and_without_a_hidden_level() {
         let shape = ["--format", format, "--size", "64M", "--cover", cover];
         let (two, one) = (scene_of(&shape), Scene::new());
         one.create("disk.img", &shape).code(0);
-        let told = warning(&one, "key");
-        assert!(told.contains(words) && told.contains("To look only, give --read-only."), "{told}");
+        let text = warning(&one, "key");
+        assert!(text.contains(words) && text.contains("To look only, give --read-only."), "{text}");
         for key in ["key", "deep"] {
-            assert_eq!(warning(&two, key), told, "{format}, {key}");
+            assert_eq!(warning(&two, key), text, "{format}, {key}");
         }
     }
 }
@@ -384,8 +384,8 @@ fn a_hidden_level_is_mounted_alone_and_closed_with_its_cover() {
     scene.wait_until_free("disk.img");
     let alone = ["open", "disk.img", "hidden", "--level", "1", "--key-file", "deep"];
     for (target, len, code) in [("hidden", FEW, 0), ("disk.img", MANY, 20)] {
-        let told = scene.lacuna(&alone).code(0).stdout;
-        assert!(!told.contains("level"), "{told}");
+        let text = scene.lacuna(&alone).code(0).stdout;
+        assert!(!text.contains("level"), "{text}");
         assert!(scene.path("hidden/lost+found").exists() && !scene.path("public/lost+found").exists());
         let status = scene.lacuna(&["status", "hidden", "--json"]).code(0).json();
         assert_eq!(status["servers"][0]["items"][0]["value"], 1);
@@ -422,14 +422,14 @@ fn a_level_that_cannot_be_mounted_alone_is_refused() {
         (&["uncovered", "hidden", "--level", "1", "--key-file", "key"][..], "writes no cover by itself"),
     ] {
         let open = [&["open"][..], args, &["--raw"][..]].concat();
-        let told = scene.lacuna_on_terminal(&open).code(1).stderr;
-        assert!(told.contains(words), "{args:?}: {told}");
-        let told = scene.lacuna(&open).code(20).stderr;
-        assert!(told.contains("keeps the reason out of logs"), "{args:?}: {told}");
+        let text = scene.lacuna_on_terminal(&open).code(1).stderr;
+        assert!(text.contains(words), "{args:?}: {text}");
+        let text = scene.lacuna(&open).code(20).stderr;
+        assert!(text.contains("keeps the reason out of logs"), "{args:?}: {text}");
     }
     let flat = ["open", "flat", "hidden", "--level", "0", "--raw", "--key-file", "key"];
-    let told = scene.lacuna(&flat).code(1).stderr;
-    assert!(told.contains("a disk without levels"), "{told}");
+    let text = scene.lacuna(&flat).code(1).stderr;
+    assert!(text.contains("a disk without levels"), "{text}");
 }
 
 /// The arguments that mount files of the levels.
@@ -445,7 +445,7 @@ fn shown_by(scene: &Scene, args: &[&str]) -> String {
     let mut command = scene.command(args);
     assert!(command.stdout(terminal.stdio()).stderr(Stdio::null()).status().unwrap().success());
     drop((command, terminal));
-    wait_until("the end of what was said", || Arc::strong_count(&seen) == 1);
+    wait_until("the end of the output", || Arc::strong_count(&seen) == 1);
     scene.lacuna(&["close", "disk.img"]).code(0);
     scene.wait_until_free("disk.img");
     seen.lock().unwrap().clone()

@@ -405,13 +405,13 @@ fn malformed_requests_get_the_same_answers_from_a_server_and_a_mount() {
         (other, "purge-incomplete"),
         ("{\"v\":1,\"op\":\"purge\"}\n", "usage"),
     ] {
-        let told = sockets.each_ref().map(|socket| answer(socket, said.as_bytes()));
-        assert!(told.iter().all(|told| told["error"]["kind"] == kind), "{said:?}: {told:?}");
+        let replies = sockets.each_ref().map(|socket| answer(socket, said.as_bytes()));
+        assert!(replies.iter().all(|reply| reply["error"]["kind"] == kind), "{said:?}: {replies:?}");
     }
     // A silent client does not delay the answers of other clients.
     let _silent = sockets.each_ref().map(|socket| UnixStream::connect(socket).unwrap());
     let status = sockets.each_ref().map(|socket| answer(socket, b"{\"v\":1,\"op\":\"status\"}\n"));
-    let fields = status.each_ref().map(|told| told["ok"].as_object().unwrap().keys().collect::<Vec<_>>());
+    let fields = status.each_ref().map(|reply| reply["ok"].as_object().unwrap().keys().collect::<Vec<_>>());
     assert_eq!(fields[0], fields[1]);
     for name in ["disk.img", "mounted.img"] {
         scene.lacuna(&["check", name]).code(0);

@@ -115,7 +115,7 @@ fn reads_without_caching(path: &Path) -> bool {
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random).unwrap();
     let read = preadv2(&file, &mut [IoSliceMut::new(&mut block)], 0, ReadWriteFlags::from_bits_retain(0x80));
     if read.is_err() {
-        skipped("the system cannot read without keeping what it read");
+        skipped("the system cannot read without keeping the data");
     }
     read.is_ok()
 }

@@ -107,7 +107,7 @@ impl DamagedDisk {
             if lost.contains(&block) {
                 assert!(found.iter().all(|byte| *byte == 0), "block {block} is lost, and something is there");
             } else {
-                assert!(found == expected, "{}: block {block} is not what was written", self.location);
+                assert!(found == expected, "{}: block {block} is not as written", self.location);
             }
         }
         assert_eq!(said["bad"], lost.len());

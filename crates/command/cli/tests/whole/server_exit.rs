@@ -136,8 +136,8 @@ fn a_log_does_not_show_the_number_of_passphrases() {
         }
         let serve =
             ["serve", "disk.img", "--socket", "nbd.sock", "--key-file", "deep", "--key-file", "wrong"];
-        let told = scene.lacuna_on_terminal(&serve).code(2).stderr;
-        assert!(told.contains("of the 2 passphrases given, number 2 opens nothing"), "{told}");
+        let text = scene.lacuna_on_terminal(&serve).code(2).stderr;
+        assert!(text.contains("of the 2 passphrases given, number 2 opens nothing"), "{text}");
     }
 }
 

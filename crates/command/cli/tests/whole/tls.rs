@@ -94,12 +94,12 @@ fn a_refused_client_is_counted_with_its_reason() {
         assert!(!is_let_in(client), "{client}");
         count += 1;
         wait_until("the count of the refused client", || status()["refused_clients"]["count"] == count);
-        let told = status();
-        let last = told["refused_clients"]["last"].as_str().unwrap();
+        let answer = status();
+        let last = answer["refused_clients"]["last"].as_str().unwrap();
         assert!(last.starts_with("a client of 127.0.0.1 was refused; found: "), "{last}");
         assert!(last.contains(reason), "{last}");
         // It is no failure of the disk.
-        assert_eq!((&told["last_error"], &told["clients"]), (&Value::Null, &0.into()));
+        assert_eq!((&answer["last_error"], &answer["clients"]), (&Value::Null, &0.into()));
     }
     assert!(is_let_in("right"));
     let text = scene.lacuna(&["status", "disk.img"]).code(0).stdout;

@@ -253,7 +253,7 @@ fn a_tpm_that_refuses_or_binds_to_nothing_says_so() {
     tpm.tool("tpm2_changeauth", &["-c", "owner", "secret"]);
     let ran = add("password,").code(2);
     assert!(
-        ran.stderr.contains("has a password") && ran.stderr.contains("tpm2_changeauth"),
+        ran.stderr.contains("with a password") && ran.stderr.contains("tpm2_changeauth"),
         "{}",
         ran.stderr
     );

@@ -329,7 +329,7 @@ fn compare(
                     .and_then(|()| no_more_syncs(with, due(&without.calls)))
                     .unwrap_or_else(|e| panic!("{what}, session {number}: {e}"));
             }
-            assert_eq!(absent.file, present.file, "{what}: what is seen of the file");
+            assert_eq!(absent.file, present.file, "{what}: the visible part of the file");
             near("space taken", TOLERANCE, absent.blocks, present.blocks)
                 .unwrap_or_else(|e| panic!("{what}: {e}"));
         }

@@ -170,7 +170,7 @@ impl Purger {
         Error::new(Kind::PurgeIncomplete, "the purge could not be completed")
             .found(format!("{found}; blocks that may still be recoverable: {left}"))
             .expected("flash that can be erased")
-            .hint("nothing that was flushed is lost: copy what is there to another device, and destroy this one")
+            .hint("no flushed data is lost: copy the content to another device, and destroy this one")
     }
 
     /// Finds all nodes that the keys in these copies decrypt. It reads all headers of the log,

@@ -121,7 +121,7 @@ impl MetaCache {
                     page.dirty = true;
                 }
             })?;
-            written.map_or_else(|| unreachable!("a writer evicts what it must"), Ok)
+            written.map_or_else(|| unreachable!("a writer evicts pages until its own fits"), Ok)
         })
     }
 

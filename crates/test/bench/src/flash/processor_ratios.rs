@@ -25,17 +25,17 @@ pub(crate) struct FlashProcessorRatios(Vec<(IoJob, Samples)>);
 /// Measures two aged disks, with keys and without.
 pub(crate) fn measure(work: &Workspace, disks: &[(KeyMode, FlashDisk)]) -> Result<FlashProcessorRatios> {
     let jobs = JOBS.into_iter().filter(|job| job.depth == 1);
-    let mut steady = FlashProcessorRatios(jobs.map(|job| (job, Samples::default())).collect());
+    let mut ratios = FlashProcessorRatios(jobs.map(|job| (job, Samples::default())).collect());
     let (sessions, slices) = if work.scale.quick { (1, 2) } else { (SESSIONS, SLICES) };
     let free = pin::to_one([std::process::id()])?;
     for number in 0..sessions {
         work.report_progress(&format!("flash: session {} of {sessions} on one processor", number + 1))?;
-        for (job, ratios) in &mut steady.0 {
-            ratios.push(run_session(work, disks, *job, FlashSession { number, slices })?);
+        for (job, samples) in &mut ratios.0 {
+            samples.push(run_session(work, disks, *job, FlashSession { number, slices })?);
         }
     }
     pin::restore(&free)?;
-    Ok(steady)
+    Ok(ratios)
 }
 
 /// A session, with the number of slices of each disk.

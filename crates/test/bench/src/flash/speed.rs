@@ -24,7 +24,7 @@ const PAPER: &str = "0.77 (reads) and 0.81 (writes)";
 /// The results.
 pub(crate) struct FlashSpeed {
     grid: Grid<KeyMode>,
-    steady: FlashProcessorRatios,
+    ratios: FlashProcessorRatios,
     chip: ChipGeometry,
     disk: u64,
     /// Blocks copied by garbage collection per written block, while the disks were aged.
@@ -48,7 +48,7 @@ pub(crate) fn measure(work: &Workspace) -> Result<FlashSpeed> {
         copied = status(&disk, "nodes_copied") as f64 / (2 * disk.blocks()) as f64;
         disks.push((keys, disk));
     }
-    let steady = processor_ratios::measure(work, &disks)?;
+    let ratios = processor_ratios::measure(work, &disks)?;
     let mut grid = Grid::default();
     for round in 0..work.scale.rounds {
         work.report_progress(&format!("flash: round {} of {}", round + 1, work.scale.rounds))?;
@@ -67,7 +67,7 @@ pub(crate) fn measure(work: &Workspace) -> Result<FlashSpeed> {
     for (_, disk) in &disks {
         disk.close()?;
     }
-    Ok(FlashSpeed { grid, steady, chip, disk, copied })
+    Ok(FlashSpeed { grid, ratios, chip, disk, copied })
 }
 
 /// Splits the disk into pieces of `len` blocks.
@@ -112,7 +112,7 @@ impl FlashSpeed {
                 [KeyMode::Long, KeyMode::Off].map(|keys| self.grid.cell(keys, job, true)).to_vec();
             cells.push(self.grid.ratio_cell(KeyMode::Long, KeyMode::Off, job, true));
             cells.push(self.grid.processor_ratio_cell(KeyMode::Long, KeyMode::Off, job));
-            cells.push(self.steady.cell(job));
+            cells.push(self.ratios.cell(job));
             cells.push(
                 match (job.random, job.direction) {
                     (false, Direction::Read) => "0.77",
@@ -140,7 +140,7 @@ impl FlashSpeed {
     }
 
     fn ratio(&self, job: IoJob) -> Option<f64> {
-        self.steady.ratio(job).or_else(|| self.grid.processor_ratio(KeyMode::Long, KeyMode::Off, job))
+        self.ratios.ratio(job).or_else(|| self.grid.processor_ratio(KeyMode::Long, KeyMode::Off, job))
     }
 
     /// The ratios of all jobs, for the history.
@@ -150,7 +150,7 @@ impl FlashSpeed {
 
     /// The figures that two runs must agree on.
     pub(crate) fn stable(&self) -> Vec<StableFigure> {
-        self.steady.stable()
+        self.ratios.stable()
     }
 
     /// How the figures are obtained.

@@ -120,14 +120,14 @@ pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn SectionResults>> {
     for format in FORMATS {
         work.report_progress(&format!("media: {}", format.name()))?;
         let budget = Budget::bytes(sizes.budget);
-        let mut bed =
+        let mut simulated =
             SimulatedDisk::new(sizes.medium, format.span(sizes)?, |medium| format.open(medium, budget))?;
         for random in [false, true] {
             work.interrupt.check()?;
-            for (model, operation, rate) in bed.age_and_run_jobs(random)? {
+            for (model, operation, rate) in simulated.age_and_run_jobs(random)? {
                 media.rates.insert((model, format, (random, MediaJobKind::FlushAtEnd(operation))), rate);
             }
-            for (model, rate) in bed.run_synced_writes(random)? {
+            for (model, rate) in simulated.run_synced_writes(random)? {
                 media.rates.insert((model, format, (random, MediaJobKind::FlushEvery32)), rate);
             }
         }

@@ -155,14 +155,15 @@ impl SimulatedDisk {
     /// Measures writes of level 0 with a flush after every 32 requests, on the disk as it is.
     pub fn run_synced_writes(&mut self, random: bool) -> Result<Vec<(MediumModel, f64)>> {
         let blocks = if random { SYNCED_BLOCKS.min(self.span) } else { self.span };
-        let rates = self.run_timed(Operation::PublicWrite, blocks, |bed| {
-            for (n, (first, count)) in bed.requests(random, blocks).into_iter().enumerate() {
-                bed.levels[0].write(BlockAddr(first), &bed.data[..count as usize * BLOCK_SIZE])?;
+        let rates = self.run_timed(Operation::PublicWrite, blocks, |simulated| {
+            for (n, (first, count)) in simulated.requests(random, blocks).into_iter().enumerate() {
+                simulated.levels[0]
+                    .write(BlockAddr(first), &simulated.data[..count as usize * BLOCK_SIZE])?;
                 if n % FLUSH_AFTER == FLUSH_AFTER - 1 {
-                    bed.levels[0].flush()?;
+                    simulated.levels[0].flush()?;
                 }
             }
-            bed.levels[0].flush()
+            simulated.levels[0].flush()
         })?;
         Ok(rates.into_iter().map(|(model, _, rate)| (model, rate)).collect())
     }
@@ -171,12 +172,18 @@ impl SimulatedDisk {
     pub fn run_jobs(&mut self, random: bool) -> Result<Vec<(MediumModel, Operation, f64)>> {
         let hidden = self.levels.len() > 1;
         let blocks = if random { self.span / 4 } else { self.span };
-        let mut all =
-            self.run_timed(Operation::PublicWrite, blocks, |bed| bed.write_public(random, blocks))?;
-        all.extend(self.run_timed(Operation::PublicRead, blocks, |bed| bed.read(0, random, blocks))?);
+        let mut all = self
+            .run_timed(Operation::PublicWrite, blocks, |simulated| simulated.write_public(random, blocks))?;
+        all.extend(
+            self.run_timed(Operation::PublicRead, blocks, |simulated| simulated.read(0, random, blocks))?,
+        );
         if hidden {
-            all.extend(self.run_timed(Operation::HiddenWrite, blocks, |bed| bed.write_both(random, blocks))?);
-            all.extend(self.run_timed(Operation::HiddenRead, blocks, |bed| bed.read(1, random, blocks))?);
+            all.extend(self.run_timed(Operation::HiddenWrite, blocks, |simulated| {
+                simulated.write_both(random, blocks)
+            })?);
+            all.extend(
+                self.run_timed(Operation::HiddenRead, blocks, |simulated| simulated.read(1, random, blocks))?,
+            );
         }
         Ok(all)
     }

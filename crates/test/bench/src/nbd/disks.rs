@@ -65,7 +65,7 @@ pub(crate) const SYNCED: [IoJob; 2] = [synced(RANDOM_WRITE), synced(WRITE)];
 /// The results.
 pub(crate) struct DiskResults {
     pub grid: Grid,
-    pub steady: ProcessorRatios,
+    pub ratios: ProcessorRatios,
     /// Subjects that could not be measured, with the reasons.
     pub skipped: Vec<String>,
 }
@@ -94,11 +94,11 @@ pub(crate) fn measure(work: &Workspace) -> Result<DiskResults> {
     rounds.add(HCTR2, &MAIN);
     let grid = rounds.run()?;
     // The comparison side by side needs its baseline.
-    let steady = match PLAIN.unavailable_reason() {
+    let ratios = match PLAIN.unavailable_reason() {
         Some(_) => ProcessorRatios::default(),
         None => SideBySide { section: "disks", subjects: &STEADY, jobs: &MAIN }.measure(work)?,
     };
-    Ok(DiskResults { grid, steady, skipped })
+    Ok(DiskResults { grid, ratios, skipped })
 }
 
 impl DiskResults {
@@ -115,7 +115,7 @@ impl DiskResults {
     /// The ratio of the processor times of two servers: side by side on one processor, otherwise in
     /// the rounds.
     pub(crate) fn processor_ratio(&self, subject: Subject, to: Subject, job: IoJob) -> Option<f64> {
-        self.steady.ratio(subject, to, job).or_else(|| self.grid.processor_ratio(subject, to, job))
+        self.ratios.ratio(subject, to, job).or_else(|| self.grid.processor_ratio(subject, to, job))
     }
 
     pub(crate) fn ratio_to_luks(&self, job: IoJob) -> Option<f64> {

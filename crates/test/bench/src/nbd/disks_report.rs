@@ -66,7 +66,7 @@ impl SectionResults for DiskResults {
     fn tables(&self) -> Vec<Table> {
         let jobs = DiskResults::all_jobs();
         let mut tables = servers::tables(&self.grid, "Beside other servers", &BESIDE_PEERS, &jobs);
-        tables.extend(self.steady.table());
+        tables.extend(self.ratios.table());
         tables.extend(self.ciphers());
         let jobs: Vec<IoJob> = MAIN.into_iter().chain(SYNCED).collect();
         tables.extend(servers::tables(&self.grid, "Ciphers", &CIPHERS, &jobs));
@@ -113,7 +113,7 @@ impl SectionResults for DiskResults {
         let mut jobs = DiskResults::all_jobs();
         jobs.retain(|job| job.caches == CacheState::Warm && job.fsync.is_none());
         let mut all = servers::stable(&self.grid, &CIPHERS, &jobs);
-        all.extend(self.steady.stable());
+        all.extend(self.ratios.stable());
         all
     }
 

@@ -61,7 +61,7 @@ const STEADY: [Subject; 3] = [XTS, HALF, CELLS];
 
 struct LevelsResults {
     grid: Grid,
-    steady: ProcessorRatios,
+    ratios: ProcessorRatios,
     skipped: Vec<String>,
 }
 
@@ -86,8 +86,8 @@ pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn SectionResults>> {
     rounds.add(CELLS_HIDDEN, &JOBS);
     rounds.add(PLAUSIBLE, &[WRITE, RANDOM_WRITE, RANDOM_READ]);
     let grid = rounds.run()?;
-    let steady = SideBySide { section: "levels", subjects: &STEADY, jobs: &JOBS }.measure(work)?;
-    Ok(Box::new(LevelsResults { grid, steady, skipped }))
+    let ratios = SideBySide { section: "levels", subjects: &STEADY, jobs: &JOBS }.measure(work)?;
+    Ok(Box::new(LevelsResults { grid, ratios, skipped }))
 }
 
 impl LevelsResults {
@@ -130,7 +130,7 @@ impl SectionResults for LevelsResults {
         let mut subjects = SUBJECTS.to_vec();
         subjects.push(PAPER);
         let mut tables = Vec::from(self.ratios());
-        tables.extend(self.steady.table());
+        tables.extend(self.ratios.table());
         tables.extend(servers::tables(&self.grid, "Disks with levels", &subjects, &JOBS));
         tables
     }
@@ -200,7 +200,7 @@ impl SectionResults for LevelsResults {
         // Writes beside a hidden level depend on the timing of two clients, so they are not stable.
         let alone = [FULL, WORN, HALF, CELLS, PLAUSIBLE];
         let mut all = servers::stable(&self.grid, &alone, &JOBS);
-        all.extend(self.steady.stable());
+        all.extend(self.ratios.stable());
         all
     }
 

@@ -43,26 +43,26 @@ impl SideBySide<'_> {
             fill(work, *subject, disk)?;
         }
         let (sessions, slices) = if work.scale.quick { (1, 2) } else { (SESSIONS, SLICES) };
-        let mut steady = ProcessorRatios { base: self.subjects.first().copied(), cells: Vec::new() };
+        let mut ratios = ProcessorRatios { base: self.subjects.first().copied(), cells: Vec::new() };
         for number in 0..sessions {
             let about = format!("{}: session {} of {sessions} on one processor", self.section, number + 1);
             work.report_progress(&about)?;
             let session = SliceSession { jobs: self.jobs, slices, disk, number: number.into() };
-            self.run_session(work, session, &mut steady)?;
+            self.run_session(work, session, &mut ratios)?;
         }
         for subject in self.subjects {
             let disk = subject.disk(work);
             std::fs::remove_file(&disk)
                 .map_err(|e| Error::io(format!("cannot remove {}", disk.display()), &e))?;
         }
-        Ok(steady)
+        Ok(ratios)
     }
 
     fn run_session(
         &self,
         work: &Workspace,
         session: SliceSession<'_>,
-        steady: &mut ProcessorRatios,
+        ratios: &mut ProcessorRatios,
     ) -> Result<()> {
         let beside = |(nth, subject): (usize, &Subject)| start(work, *subject, nth);
         let servers = self.subjects.iter().enumerate().map(beside).collect::<Result<Vec<_>>>()?;
@@ -70,7 +70,7 @@ impl SideBySide<'_> {
         servers.into_iter().try_for_each(|server| server.stop().map(drop))?;
         for (job, of_job) in session.jobs.iter().zip(spent) {
             for (subject, spent) in self.subjects.iter().zip(&of_job).skip(1) {
-                steady.push(*subject, *job, spent.quartile / of_job[0].quartile);
+                ratios.push(*subject, *job, spent.quartile / of_job[0].quartile);
             }
         }
         Ok(())

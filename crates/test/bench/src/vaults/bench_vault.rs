@@ -28,17 +28,17 @@ impl BenchVault {
     pub(crate) fn make(dir: &Path, choice: Choice) -> Result<BenchVault> {
         let made = std::fs::create_dir(dir);
         made.map_err(|e| Error::io(format!("cannot make {}", dir.display()), &e))?;
-        let bed = BenchVault {
+        let bench_vault = BenchVault {
             dir: dir.to_owned(),
             folder: Arc::new(DiskFolder::open(dir, Access::Write)?),
             anchor: Arc::new(MemoryAnchor::default()),
             random: Arc::new(SystemRandom::new()?),
         };
         let options = VaultOptions { choice, open: options(), ..VaultOptions::default() };
-        let vault = Vault::create(bed.base(), &Secret::copy_from(&MASTER), UUID, &options)?;
+        let vault = Vault::create(bench_vault.base(), &Secret::copy_from(&MASTER), UUID, &options)?;
         vault.create_node(ROOT, FILE.as_bytes(), NewNode::File, 0o644, 0, 0).map_err(failed)?;
         vault.close()?;
-        Ok(bed)
+        Ok(bench_vault)
     }
 
     /// Opens the vault.

@@ -97,9 +97,9 @@ impl VaultProcessorRatios {
     ) -> Result<()> {
         let choices: Vec<Choice> = [UNPROTECTED].into_iter().chain(SCHEMES).collect();
         let make = |(nth, choice): (usize, &Choice)| -> Result<(BenchVault, OpenVaultFile)> {
-            let bed = BenchVault::make(&work.path(&format!("schemes-{nth}")), *choice)?;
-            let file = OpenVaultFile::open(work, bed.open()?, AccessMethod::Direct, FILE)?;
-            Ok((bed, file))
+            let bench_vault = BenchVault::make(&work.path(&format!("schemes-{nth}")), *choice)?;
+            let file = OpenVaultFile::open(work, bench_vault.open()?, AccessMethod::Direct, FILE)?;
+            Ok((bench_vault, file))
         };
         let vaults = choices.iter().enumerate().map(make).collect::<Result<Vec<_>>>()?;
         // Rotate the order of the vaults from session to session.
@@ -131,7 +131,9 @@ impl VaultProcessorRatios {
             }
         }
         pin::restore(&free)?;
-        vaults.into_iter().try_for_each(|(bed, file)| file.close().and_then(|()| bed.remove()))
+        vaults
+            .into_iter()
+            .try_for_each(|(bench_vault, file)| file.close().and_then(|()| bench_vault.remove()))
     }
 
     /// The ratio of a scheme's processor time to that without integrity, if it was measured here.

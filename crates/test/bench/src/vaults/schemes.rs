@@ -38,7 +38,7 @@ const ROUNDS_OF_A_SESSION: u32 = 3;
 /// The results of all schemes.
 pub(crate) struct Schemes {
     figures: HashMap<(AccessMethod, Choice, FileContent, FileAccess), SchemeFigures>,
-    steady: VaultProcessorRatios,
+    ratios: VaultProcessorRatios,
 }
 
 /// A measured case: the access, the scheme, the content and the amounts.
@@ -53,7 +53,7 @@ struct SchemeCase {
 
 /// Measures on a file of `size` bytes, with `requests` random requests.
 pub(crate) fn measure(work: &Workspace, size: usize, requests: u32) -> Result<Schemes> {
-    let mut schemes = Schemes { figures: HashMap::new(), steady: VaultProcessorRatios::default() };
+    let mut schemes = Schemes { figures: HashMap::new(), ratios: VaultProcessorRatios::default() };
     let mut order: Vec<Choice> = [UNPROTECTED].into_iter().chain(SCHEMES).collect();
     for round in 0..work.scale.rounds {
         if round % ROUNDS_OF_A_SESSION == 0 {
@@ -66,9 +66,13 @@ pub(crate) fn measure(work: &Workspace, size: usize, requests: u32) -> Result<Sc
         {
             for &choice in &order {
                 work.interrupt.check()?;
-                let bed = BenchVault::make(&work.path("schemes"), choice)?;
-                schemes.turn(work, &bed, SchemeCase { method: way, choice, content, size, requests })?;
-                bed.remove()?;
+                let bench_vault = BenchVault::make(&work.path("schemes"), choice)?;
+                schemes.turn(
+                    work,
+                    &bench_vault,
+                    SchemeCase { method: way, choice, content, size, requests },
+                )?;
+                bench_vault.remove()?;
                 work.write_back()?;
             }
         }
@@ -80,10 +84,10 @@ pub(crate) fn measure(work: &Workspace, size: usize, requests: u32) -> Result<Sc
 impl Schemes {
     /// Compares the schemes on one processor in another session.
     pub(crate) fn run_session(&mut self, work: &Workspace) -> Result<()> {
-        self.steady.measure(work)
+        self.ratios.measure(work)
     }
 
-    fn turn(&mut self, work: &Workspace, bed: &BenchVault, case: SchemeCase) -> Result<()> {
+    fn turn(&mut self, work: &Workspace, bench_vault: &BenchVault, case: SchemeCase) -> Result<()> {
         for act in [
             FileAccess::Write,
             FileAccess::ReadCold,
@@ -94,7 +98,7 @@ impl Schemes {
             if act == FileAccess::ReadCold {
                 work.drop_caches()?;
             }
-            let reached = OpenVaultFile::open(work, bed.open()?, case.method, FILE)?;
+            let reached = OpenVaultFile::open(work, bench_vault.open()?, case.method, FILE)?;
             let (clock, figures) =
                 (ProcessorClocks::of(std::process::id())?, (case.method, case.choice, case.content, act));
             let before = clock.total()?;
@@ -117,9 +121,9 @@ impl Schemes {
         content: FileContent,
         act: FileAccess,
     ) -> Option<f64> {
-        let steady = self.steady.ratio(choice, content, act).filter(|_| way == AccessMethod::Direct);
+        let ratio = self.ratios.ratio(choice, content, act).filter(|_| way == AccessMethod::Direct);
         let time = |choice| self.processor(way, choice, content, act);
-        steady.or_else(|| Some(time(choice)? / time(UNPROTECTED)?))
+        ratio.or_else(|| Some(time(choice)? / time(UNPROTECTED)?))
     }
 
     /// Processor time in seconds.
@@ -135,13 +139,13 @@ impl Schemes {
 
     /// The figures that two runs must agree on.
     pub(crate) fn stable(&self) -> Vec<StableFigure> {
-        self.steady.stable()
+        self.ratios.stable()
     }
 
     pub(crate) fn tables(&self) -> Vec<Table> {
         [self.table(AccessMethod::Mounted), self.table(AccessMethod::Direct)]
             .into_iter()
-            .chain(self.steady.tables())
+            .chain(self.ratios.tables())
             .collect()
     }
 

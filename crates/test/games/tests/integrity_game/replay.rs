@@ -48,7 +48,7 @@ enum GameKind {
 /// A game.
 pub(crate) struct IntegrityGame {
     rng: Rng,
-    bed: FileHarness,
+    harness: FileHarness,
     /// Whether the user converts the file sometimes.
     may_convert: bool,
     kind: GameKind,
@@ -72,12 +72,12 @@ impl IntegrityGame {
     /// A game over an empty file.
     pub(crate) fn new(seed: u64, choice: Choice, block_size: usize) -> Self {
         let rng = Rng::new(seed);
-        let bed = FileHarness::new(choice, block_size, Budget::bytes(0));
+        let harness = FileHarness::new(choice, block_size, Budget::bytes(0));
         let known = PermittedContent { latest: FileModel::default(), alternatives: BTreeMap::new() };
-        let committed = (known.clone(), bed.us.stored.lock().clone());
+        let committed = (known.clone(), harness.us.stored.lock().clone());
         IntegrityGame {
             rng,
-            bed,
+            harness,
             may_convert: seed.is_multiple_of(3) && choice != Choice::Fixed(Scheme::None),
             kind: GameKind::Short,
             known,
@@ -105,7 +105,7 @@ impl IntegrityGame {
         for _ in 0..80 {
             let plain = super::fixture::content(&mut game.rng, block_size, 1);
             let step = FileStep::Update(game.rng.below(40), plain);
-            game.bed.step(&step).map_err(|e| e.to_string())?;
+            game.harness.step(&step).map_err(|e| e.to_string())?;
             game.update_known(&step, false);
         }
         Ok(game)
@@ -118,7 +118,7 @@ impl IntegrityGame {
             let count = 1 + game.rng.below(6) as usize;
             let plain = super::fixture::content(&mut game.rng, block_size, count);
             let step = FileStep::Update(area * STRIDE + game.rng.below(4), plain);
-            game.bed.step(&step).map_err(|e| e.to_string())?;
+            game.harness.step(&step).map_err(|e| e.to_string())?;
             game.update_known(&step, false);
         }
         game.commit()?;
@@ -132,13 +132,13 @@ impl IntegrityGame {
     }
 
     fn commit(&mut self) -> Result<(), AdversaryWin> {
-        self.bed.commit().map_err(|e| e.to_string())?;
+        self.harness.commit().map_err(|e| e.to_string())?;
         self.save_storage();
         Ok(())
     }
 
     fn save_storage(&mut self) {
-        self.committed = (self.known.clone(), self.bed.us.stored.lock().clone());
+        self.committed = (self.known.clone(), self.harness.us.stored.lock().clone());
     }
 
     /// Crashes the machine. Uncommitted data is lost; or sometimes the storage keeps uncommitted
@@ -146,11 +146,11 @@ impl IntegrityGame {
     fn crash(&mut self) -> Result<(), AdversaryWin> {
         self.known = self.committed.0.clone();
         if self.rng.chance(7, 8) {
-            *self.bed.us.stored.lock() = self.committed.1.clone();
+            *self.harness.us.stored.lock() = self.committed.1.clone();
         } else {
             self.altered = true;
         }
-        self.bed.reopen(self.kind == GameKind::SameSession).map_err(|e| e.to_string())
+        self.harness.reopen(self.kind == GameKind::SameSession).map_err(|e| e.to_string())
     }
 
     /// A random block for an operation.
@@ -171,7 +171,7 @@ impl IntegrityGame {
         for number in 0..steps {
             let at = |won: AdversaryWin| format!("step {number}: {won}");
             self.operate().map_err(at)?;
-            self.past_storage.push(Arc::new(self.bed.us.stored.lock().clone()));
+            self.past_storage.push(Arc::new(self.harness.us.stored.lock().clone()));
             match self.rng.below(6) {
                 0 => {
                     self.alter();
@@ -181,11 +181,11 @@ impl IntegrityGame {
                 1..4 => {
                     // The adversary alters storage once, and then restores it.
                     self.commit().map_err(at)?;
-                    let before = self.bed.us.stored.lock().clone();
+                    let before = self.harness.us.stored.lock().clone();
                     self.past_storage.push(Arc::new(before.clone()));
                     (0..=self.rng.below(3)).for_each(|_| self.alter());
                     self.check_reopened_file().map_err(at)?;
-                    *self.bed.us.stored.lock() = before;
+                    *self.harness.us.stored.lock() = before;
                 }
                 _ => self.check_open_file().map_err(at)?,
             }
@@ -205,20 +205,20 @@ impl IntegrityGame {
         let (changes, forges) = (liar.chance(1, 4), liar.chance(1, 2));
         let lies = Lies { per_mille: of_a_thousand, rng: Rng::new(liar.next_u64()), may_forge: forges };
         self.commit()?;
-        self.bed.us.lie(Some(LyingReads { lies, past: self.past_storage.clone() }));
+        self.harness.us.lie(Some(LyingReads { lies, past: self.past_storage.clone() }));
         let mut looked = Ok(());
         if changes {
             self.altered = true;
             looked = self.operate().and_then(|()| self.commit_or_lose());
         }
         let looked = looked.and_then(|()| self.check_reopened_file());
-        self.bed.us.lie(None);
+        self.harness.us.lie(None);
         looked
     }
 
     /// Commits. If that fails under lies, uncommitted data is lost.
     fn commit_or_lose(&mut self) -> Result<(), AdversaryWin> {
-        match self.bed.commit() {
+        match self.harness.commit() {
             Ok(()) => {
                 self.save_storage();
                 Ok(())
@@ -229,7 +229,7 @@ impl IntegrityGame {
     }
 
     fn operate(&mut self) -> Result<(), AdversaryWin> {
-        let size = self.bed.us.block_size;
+        let size = self.harness.us.block_size;
         let blocks = self.known.latest.blocks;
         let (place, wide) = (self.random_block(), self.is_wide());
         let rng = &mut self.rng;
@@ -254,7 +254,7 @@ impl IntegrityGame {
             14..16 => FileStep::Reopen(rng.chance(1, 2)),
             _ => return self.crash(),
         };
-        let result = self.bed.step(&step);
+        let result = self.harness.step(&step);
         let failed = match &result {
             Ok(()) => false,
             Err(e) if e.kind() == Kind::Corrupt && self.altered => true,
@@ -265,7 +265,7 @@ impl IntegrityGame {
         if !failed && matches!(step, FileStep::Commit | FileStep::Reopen(_)) {
             self.save_storage();
         }
-        let (found, expected) = (self.bed.file.blocks(), self.known.latest.blocks);
+        let (found, expected) = (self.harness.file.blocks(), self.known.latest.blocks);
         if found != expected && !failed {
             return Err(format!("{found} blocks instead of {expected}"));
         }
@@ -276,7 +276,7 @@ impl IntegrityGame {
     /// Updates the permitted content after an operation. If it failed, its blocks may have their
     /// earlier content.
     fn update_known(&mut self, step: &FileStep, failed: bool) {
-        let size = self.bed.us.block_size;
+        let size = self.harness.us.block_size;
         let latest = &mut self.known.latest;
         let range = match step {
             FileStep::Update(first, plain) => *first..*first + (plain.len() / size) as u64,
@@ -305,12 +305,13 @@ impl IntegrityGame {
 
     /// Checks some blocks of the open file.
     fn check_open_file(&mut self) -> Result<(), AdversaryWin> {
-        let blocks = self.bed.file.blocks();
+        let blocks = self.harness.file.blocks();
         for _ in 0..4 {
             let near = self.random_block();
             let first = if self.is_wide() { near.min(blocks) } else { self.rng.below(blocks + 1) };
             let count = self.rng.below((blocks - first).min(40) + 1);
-            let noticed = Self::check(&self.known, &self.bed, &self.bed.file, first, count, self.altered)?;
+            let noticed =
+                Self::check(&self.known, &self.harness, &self.harness.file, first, count, self.altered)?;
             self.detected += u64::from(noticed);
         }
         Ok(())
@@ -318,7 +319,7 @@ impl IntegrityGame {
 
     /// Opens the file again, with empty caches, and checks all blocks; in a wide game, all areas.
     fn check_reopened_file(&mut self) -> Result<(), AdversaryWin> {
-        let FileHarness { trusted, session, budget, .. } = &self.bed;
+        let FileHarness { trusted, session, budget, .. } = &self.harness;
         let file =
             ProtectedFile::open(keys(1), trusted, Session(*session), *budget).map_err(|e| e.to_string())?;
         let mut first = 0;
@@ -328,7 +329,7 @@ impl IntegrityGame {
                 continue;
             }
             let count = (1 + self.rng.below(12)).min(file.blocks() - first);
-            let noticed = Self::check(&self.known, &self.bed, &file, first, count, true)?;
+            let noticed = Self::check(&self.known, &self.harness, &file, first, count, true)?;
             self.detected += u64::from(noticed);
             first += count;
         }
@@ -337,11 +338,11 @@ impl IntegrityGame {
         }
         for data in [true, false] {
             let from = self.rng.below(file.blocks() + 1);
-            if let Ok(found) = file.seek(&self.bed.us, from, data)
+            if let Ok(found) = file.seek(&self.harness.us, from, data)
                 && found != self.known.latest.seek(from, data)
             {
                 return Err(format!(
-                    "from {from} on, the next block that is data ({data}) is reported as {found:?}"
+                    "from {from}, the next block that is data ({data}) is reported as {found:?}"
                 ));
             }
         }
@@ -351,15 +352,15 @@ impl IntegrityGame {
     /// Whether the check failed; or the adversary's win.
     fn check(
         known: &PermittedContent,
-        bed: &FileHarness,
+        harness: &FileHarness,
         file: &ProtectedFile,
         first: u64,
         count: u64,
         may_fail: bool,
     ) -> Result<bool, AdversaryWin> {
-        let size = bed.us.block_size;
+        let size = harness.us.block_size;
         let mut plain = vec![0x55; count as usize * size];
-        let result = file.check(&bed.us, first, &mut plain);
+        let result = file.check(&harness.us, first, &mut plain);
         let good = match &result {
             Ok(()) => count,
             Err(failed) if failed.error.kind() == Kind::Corrupt && may_fail => failed.block - first,
@@ -381,7 +382,7 @@ impl IntegrityGame {
         let wide = self.is_wide();
         let rng = &mut self.rng;
         let old = self.past_storage[rng.below(self.past_storage.len() as u64) as usize].clone();
-        let mut guard = self.bed.us.stored.lock();
+        let mut guard = self.harness.us.stored.lock();
         let now = &mut *guard;
         match rng.below(16) {
             0 => *now = Stored::clone(&old),

@@ -183,14 +183,14 @@ impl TraceObserver {
             if within >= GROUP * BLOCK_SIZE {
                 assert!(
                     bytes.len() == CELL - BLOCK_SIZE && self.in_meta.contains(&hash(&bytes)),
-                    "what was in the ring"
+                    "metadata that was in the ring"
                 );
                 return DecryptedWrite::Nothing;
             }
             assert!(within.is_multiple_of(BLOCK_SIZE) && bytes.len() == BLOCK_SIZE, "a cell is a page");
             let cell = (group * GROUP + within / BLOCK_SIZE) as u64;
             let block = self.in_ring.get(&cell).and_then(|known| known.get(&hash(&bytes)));
-            return DecryptedWrite::Cell(cell, *block.expect("what goes in place was in the ring"));
+            return DecryptedWrite::Cell(cell, *block.expect("blocks that go in place were in the ring"));
         }
         if offset >= self.regions.ring_start as u64 {
             assert_eq!(bytes.len(), self.regions.record);
@@ -220,7 +220,8 @@ impl TraceObserver {
             let at = LEVELS_AT + level * 120;
             let mut body = head[at..at + 104].to_vec();
             let tag = head[at + 104..at + 120].try_into().unwrap();
-            key.open(3, level as u8, &[covers, stash].concat(), &mut body, &tag).expect("what a level says");
+            key.open(3, level as u8, &[covers, stash].concat(), &mut body, &tag)
+                .expect("the part of a level verifies");
             let entry = |domain: u8, slot: usize, cover: &[u8]| {
                 let pad = key.encrypt_entry(domain, slot as u8, SlotEntry::Empty);
                 let plain: Vec<u8> = cover.iter().zip(pad).map(|(byte, pad)| byte ^ pad).collect();
@@ -269,7 +270,7 @@ impl TraceObserver {
                 };
                 // A head has no entry for an unchanged cell, or for a slot with a random filler.
                 let now = place >> 40 & ((1 << 23) - 1) == seq;
-                assert_eq!(listed[at], if now { entry } else { 0 }, "a head says what a cell holds");
+                assert_eq!(listed[at], if now { entry } else { 0 }, "a head names the content of a cell");
             }
             if slot < drawn {
                 let at = 40 + slot / GROUP * 5;

@@ -14,8 +14,8 @@ fn content(block: u64, version: u64) -> Vec<u8> {
 /// Runs both copies from the beginning; they are identical until they diverge.
 fn copies() {
     for copy in 1..3 {
-        let mut bed = TestDisk::small(3);
-        let disk = bed.open();
+        let mut test_disk = TestDisk::small(3);
+        let disk = test_disk.open();
         let write = |block, version| disk.write(BlockAddr(block), &content(block, version)).unwrap();
         (0..20).for_each(|block| write(block, 1));
         disk.flush().unwrap();

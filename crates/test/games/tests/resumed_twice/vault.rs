@@ -3,7 +3,7 @@
 //! continues in another session, which no copy shares.
 
 #[path = "../../../../formats/vault/tests/vault_harness/mod.rs"]
-mod world;
+mod vault_harness;
 
 use crate::{ExpectedRepeats, assert_no_nonce_repeats, is_nonce};
 use lacuna_crypto::nonce_log::{NonceKind, NonceUse, count_reused, record_unhedged_uses, record_uses};
@@ -14,7 +14,7 @@ use lacuna_vault::{NewNode, ROOT, Vault, VaultBacking, VaultOptions};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use world::{UUID, VaultHarness};
+use vault_harness::{UUID, VaultHarness};
 
 const PAGE: usize = 4096;
 /// Bytes of the tweak of a block: its index, the session and the pass
@@ -124,7 +124,7 @@ fn blocks_without_tags_repeat_no_tweak_if_the_resumption_is_detected() {
     let ((), noticed) = record_uses(|| copies(choice, true));
     assert!(noticed.iter().filter(is_block_tweak).count() >= 2 * DIVERGING_BLOCKS as usize);
     assert_eq!(count_reused(noticed.iter().filter(must_not_repeat)), 0);
-    assert_eq!(sessions(&noticed).len(), 3, "the one that the copies share, and one of each");
+    assert_eq!(sessions(&noticed).len(), 3, "the session that the copies share, and one of each");
     let ((), unnoticed) = record_uses(|| copies(choice, false));
     assert!(count_reused(unnoticed.iter().filter(is_block_tweak)) >= DIVERGING_BLOCKS as usize);
     assert_eq!(sessions(&unnoticed).len(), 1);

@@ -7,7 +7,7 @@
 
 mod replay;
 #[path = "../../../../formats/vault/tests/vault_harness/mod.rs"]
-mod world;
+mod vault_harness;
 
 use lacuna_games::{fold_counts, game_count};
 use lacuna_integrity::{Choice, Scheme};

@@ -6,8 +6,8 @@
 mod adversary;
 mod lies;
 
-use crate::world::VaultHarness;
-use crate::world::ops::bytes;
+use crate::vault_harness::VaultHarness;
+use crate::vault_harness::ops::bytes;
 use lacuna_contracts::Kind;
 use lacuna_integrity::Choice;
 use lacuna_sim::{FolderImage, Rng};

@@ -135,7 +135,8 @@ impl CoverSession {
         let talk = lowest.server()?.begin(&Job::Cover)?;
         let pending = move || {
             // A server that does not answer counts as closed.
-            patience.note_pending(hidden.iter().map(|level| pending_bytes(&level.status())).sum());
+            let statuses: Vec<Result<ServerStatus>> = hidden.iter().map(OpenMount::status).collect();
+            patience.note_pending(pending_bytes(&statuses));
         };
         Self::begin(talk, patience, SETTLE, pending)
     }
@@ -241,7 +242,7 @@ impl Drop for CoverSession {
 pub(crate) fn close_served(peer: &Peer, patience: PendingPolicy, force: bool) -> Result<()> {
     let cover = cover_served(peer, patience, force)?;
     let close = || if force { peer.close_forced() } else { peer.close() };
-    progress::show(patience.console, "closing what is served", |_| close())?;
+    progress::show(patience.console, "closing the served disk", |_| close())?;
     drop(cover);
     Ok(())
 }
@@ -284,17 +285,17 @@ fn cover_served(
 
 fn wait_for_pending(peer: &Peer, patience: PendingPolicy) {
     // Closing a server that does not answer reports that.
-    patience.note_pending(pending_bytes(&peer.status()));
-    progress::show(patience.console, "closing what is served", |working| {
+    patience.note_pending(pending_bytes(&[peer.status()]));
+    progress::show(patience.console, "closing the served disk", |working| {
         let (working, looked) = (working.clone(), peer.clone());
         let _looking = Poller::start(move || {
             if let Ok(account) = looked.status() {
                 let stage = progress::remaining_work(&account.counters());
-                working.set_step(stage.within("closing", "what is served"));
+                working.set_step(stage.within("closing", "the served disk"));
             }
         });
         let flush = || peer.begin(&Job::Flush)?.recv().map(drop);
-        wait_while(|| pending_bytes(&peer.status()), flush);
+        wait_while(|| pending_bytes(&[peer.status()]), flush);
     });
 }
 
@@ -320,10 +321,15 @@ pub(crate) fn has_levels(account: &ServerStatus) -> bool {
     account.counters().any(|(name, _)| name == "cover_interval")
 }
 
-/// Bytes that wait for cover; 0 if the server does not answer.
-fn pending_bytes(account: &Result<ServerStatus>) -> u64 {
-    let counters = account.iter().flat_map(ServerStatus::counters);
-    counters.filter(|(name, _)| *name == "waiting_for_cover").map(|(_, bytes)| bytes).sum()
+/// Bytes that wait for cover; 0 for a server that does not answer.
+fn pending_bytes(statuses: &[Result<ServerStatus>]) -> u64 {
+    waiting_for_cover(statuses.iter().flatten().flat_map(ServerStatus::counters))
+}
+
+/// The server of another user may give any numbers.
+fn waiting_for_cover<'a>(counters: impl Iterator<Item = (&'a str, u64)>) -> u64 {
+    let waiting = counters.filter(|(name, _)| *name == "waiting_for_cover");
+    waiting.fold(0, |sum: u64, (_, bytes)| sum.saturating_add(bytes))
 }
 
 #[cfg(test)]
@@ -368,6 +374,13 @@ mod tests {
         assert_eq!(*all.lock(), levels[..1]);
         drop(one);
         assert!(all.lock().is_empty());
+    }
+
+    #[test]
+    fn the_numbers_of_a_hostile_server_do_not_overflow() {
+        let counters = [("waiting_for_cover", u64::MAX), ("dirty", 7), ("waiting_for_cover", 1)];
+        assert_eq!(waiting_for_cover(counters.into_iter()), u64::MAX);
+        assert_eq!(waiting_for_cover(counters[1..].iter().copied()), 1);
     }
 
     #[test]

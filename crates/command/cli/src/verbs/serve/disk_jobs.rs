@@ -82,18 +82,18 @@ impl DiskJobs {
         Err(error
             .found(format!("process {process}, which has another file open that was at this path before"))
             .expected("the file that is there now")
-            .hint("close what is open first; or give the path where that file is now"))
+            .hint("close the disk that is open first; or give the path where its file is now"))
     }
 
     fn check(&self, disk: &OpenDisk, exchange: &JobStream) -> Result<Value> {
         exchange.send(&json!({ "blocks": disk.total_blocks() }))?;
-        let mut told = Instant::now();
+        let mut last_report = Instant::now();
         let progress = |done: u64| {
             exchange.check_cancelled()?;
-            if told.elapsed() < PROGRESS_INTERVAL {
+            if last_report.elapsed() < PROGRESS_INTERVAL {
                 return Ok(());
             }
-            told = Instant::now();
+            last_report = Instant::now();
             exchange.send(&json!({ "done": done }))
         };
         // The next progress message notices a client that has left.

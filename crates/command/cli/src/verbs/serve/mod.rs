@@ -26,7 +26,7 @@ use crate::verbs::status;
 use crate::verbs::unlock::{self, DiskArgs, UnlockArgs};
 use lacuna_daemon::{Identity, Instance, Jobs, TrackedFile, log_failure};
 use lacuna_nbd::{Exports, Listen, NbdServer, ServerSettings, StopHandle, TlsMode};
-use lacuna_storage::{ByteDisk, Disk, Error, Kind, OpenDisk, OpenDiskOptions, ResolvedLocation, Result};
+use lacuna_storage::{ByteDisk, Disk, Error, Kind, OpenDisk, ResolvedLocation, Result};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -44,40 +44,34 @@ const OWNERSHIP_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// `lacuna serve`.
 pub(crate) fn run(mut args: ServeArgs, console: Console) -> Result<()> {
     missing_features::check_tls(&args)?;
-    let budget = budget(args.cache)?;
+    let budget = budget(args.opening.cache)?;
     args.pid_file.as_deref().map_or(Ok(()), pid_file::check)?;
     if args.fork {
         make_absolute(&mut args)?;
     }
     let listen = listen(&args)?;
     network::check(&args, &listen)?;
-    unlock::check_writing(&args.location, &args.writing, &args.waiting, &args.purging)?;
-    unlock::check_idle(&args.location, &args.idle)?;
+    unlock::check_writing(&args.location, &args.opening)?;
+    unlock::check_idle(&args.location, &args.opening.idle)?;
     let access = unlock::access(args.read_only);
-    let place = DiskArgs { location: &args.location, pool_access: &args.pool_access };
-    let given = UnlockArgs { passphrase: &args.passphrase, expect: args.expect };
+    let place = DiskArgs { location: &args.location, pool_access: &args.opening.pool_access };
+    let given = UnlockArgs { passphrase: &args.passphrase, expect: args.opening.expect };
     let mut volume = unlock::unlock_expected(place, access, given, console)?;
     let file = volume.take_file();
     let verifies = volume.parameters.describe().detects_alterations;
     let key = volume.into_disk(args.fork)?;
-    unlock::refuse_idle(key.has_levels(), &args.idle)?;
+    unlock::refuse_idle(key.has_levels(), &args.opening.idle)?;
     let format = key.format();
-    let opening = OpenDiskOptions {
-        read_only: args.read_only,
-        budget,
-        write_through: args.writing.write_through,
-        cover_timeout: args.waiting.cover_timeout(),
-        purge_policy: args.purging.policy(),
-        expect: args.expect.expect,
-    };
+    let opening = args.opening.options(args.read_only, budget);
     let what = format!("opening {}", args.location);
     background::run(args.fork, key.has_levels(), console, &what, |ready| {
         let drawn = progress_console(&args, console);
         // An error here leaves no disk open.
         let file = Arc::new(TrackedFile::of(file)?);
-        let cluster = args.pool_access.cluster.options_for(&args.location)?;
-        let disk =
-            Arc::new(progress::show(drawn, &what, |_| unlock::open_to_serve(key, opening, &args.purging))?);
+        let cluster = args.opening.pool_access.cluster.options_for(&args.location)?;
+        let disk = Arc::new(progress::show(drawn, &what, |_| {
+            unlock::open_to_serve(key, opening, &args.opening.purging)
+        })?);
         if let Some(note) = disk.note() {
             console.note(note);
         }
@@ -109,7 +103,7 @@ fn listen(args: &ServeArgs) -> Result<Vec<Listen>> {
 
 /// Makes paths absolute, because a background process changes its working directory.
 fn make_absolute(args: &mut ServeArgs) -> Result<()> {
-    let paths = [&mut args.tls_dir, &mut args.pid_file, &mut args.pool_access.cluster.ceph_conf];
+    let paths = [&mut args.tls_dir, &mut args.pid_file, &mut args.opening.pool_access.cluster.ceph_conf];
     for path in paths.into_iter().flatten().chain(&mut args.socket) {
         *path = std::path::absolute(&*path)
             .map_err(|e| Error::io(format!("cannot find {}", path.display()), &e))?;
@@ -281,10 +275,10 @@ fn serve_disk(
         report_refused: Some(report_refused),
         clients: clients.handle(),
         max_connections: usize::from(args.max_connections),
-        idle_timeout: args.idle.idle_timeout,
+        idle_timeout: args.opening.idle.idle_timeout,
         ..ServerSettings::default()
     };
-    let holder = args.pool_access.access_for(&args.location)?;
+    let holder = args.opening.pool_access.access_for(&args.location)?;
     let site = ResolvedLocation::of(&args.location, &holder.cluster);
     if site.pool_location().is_some() {
         server_settings.max_workers = WORKERS_OVER_NETWORK;

@@ -53,7 +53,7 @@ pub(crate) fn check(path: &Path) -> Result<()> {
     Err(Error::new(Kind::Usage, what(path))
         .found("something there that is not a file with a process number")
         .expected("a path where nothing exists, or such a file")
-        .hint("choose another path, or remove what is there"))
+        .hint("choose another path, or remove the file there"))
 }
 
 fn what(path: &Path) -> String {

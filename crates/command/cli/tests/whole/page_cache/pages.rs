@@ -19,8 +19,8 @@ pub(super) fn resident(path: &Path) -> usize {
     // SAFETY: the kernel chooses the address, so no other memory is touched.
     let at = unsafe { mmap(ptr::null_mut(), len, ProtFlags::READ, MapFlags::SHARED, &file, 0) }.unwrap();
     // SAFETY: the range is this mapping, and there is a byte for each of its pages.
-    let told = unsafe { libc::mincore(at, len, pages.as_mut_ptr()) };
-    assert_eq!(told, 0, "{}", Error::last_os_error());
+    let code = unsafe { libc::mincore(at, len, pages.as_mut_ptr()) };
+    assert_eq!(code, 0, "{}", Error::last_os_error());
     // SAFETY: the range is this mapping, which is not used any more. None of its pages was touched,
     // so none was brought into memory.
     unsafe { munmap(at, len) }.unwrap();
