@@ -7,7 +7,9 @@ use crate::sealed_image::{BLOCKS, write};
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, Result, SEGMENT_BLOCKS, Secret};
 use lacuna_crypto::{Cipher, SeededRandom};
 use lacuna_medium::{MemoryObject, MemoryObjects, ObjectStep, ObjectStore, ObjectTransaction};
-use lacuna_sealed_objects::{ObjectAccess, ObjectDisk, ObjectLayout, ObjectOptions, ObjectParams, Stores, list_snapshots};
+use lacuna_sealed_objects::{
+    ObjectAccess, ObjectDisk, ObjectLayout, ObjectOptions, ObjectParams, Stores, list_snapshots,
+};
 use lacuna_sim::LyingObjects;
 use std::sync::{Arc, OnceLock};
 

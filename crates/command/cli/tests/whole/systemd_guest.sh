@@ -13,6 +13,8 @@ done
 say() { echo "guest: $*"; }
 fail() {
     say "failed: $*"
+    # A question for a passphrase on the console may have hung it up.
+    echo "<2>guest: failed: $*" >/dev/kmsg
     systemctl --no-pager --failed
     journalctl --no-pager -b -u 'srv-*' -u 'lacuna*' -u 'store@*' | tail -n 40
     systemctl poweroff

@@ -161,7 +161,7 @@ fn a_removed_backing_directory_is_an_error() {
     });
     assert_ne!(server.end_error(&place), "");
     let log = place.take_log();
-    assert!(log.iter().any(|line| line.contains("journal")), "{log:?}");
+    assert!(log.iter().any(|line| line.contains("repair the backing directory")), "{log:?}");
 }
 
 #[test]
