@@ -188,7 +188,7 @@ sleep_beside_client() {
     kill "$client"
     wait "$client"
     systemctl start lacuna-sleep.service || fail "lacuna-sleep.service failed after the client had left"
-    [ -z "$(lacuna list)" ] || fail "lacuna-sleep.service left something open: $(lacuna list)"
+    [ "$(lacuna list)" = "nothing is open" ] || fail "lacuna-sleep.service left something open: $(lacuna list)"
     begin_store both
     has beside
     end_store both success
