@@ -10,11 +10,10 @@ for word in $(cat /proc/cmdline); do
     esac
 done
 
-say() { echo "guest: $*"; }
+# By the log of the kernel: a question for a passphrase on the console hangs the console up, and later lines would be lost.
+say() { echo "<2>guest: $*" >/dev/kmsg; }
 fail() {
     say "failed: $*"
-    # A question for a passphrase on the console may have hung it up.
-    echo "<2>guest: failed: $*" >/dev/kmsg
     systemctl --no-pager --failed
     journalctl --no-pager -b -u 'srv-*' -u 'lacuna*' -u 'store@*' | tail -n 40
     systemctl poweroff
