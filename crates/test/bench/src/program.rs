@@ -51,11 +51,15 @@ fn sibling_program() -> Result<PathBuf> {
     let dir = own.parent().unwrap_or(Path::new("."));
     if let Some(cargo) = std::env::var_os("CARGO") {
         let mut build = Command::new(cargo);
-        build.args(["build", "--quiet", "-p", "lacuna-cli"]);
+        build.args(["build", "-p", "lacuna-cli"]);
         if dir.ends_with("release") {
             build.arg("--release");
         }
-        output(&mut build)?;
+        // Cargo shows the progress of a build, which may take minutes.
+        let built = build.status().map_err(|e| Error::io("cannot run cargo", &e))?;
+        if !built.success() {
+            return Err(Error::new(Kind::Other, "cannot build lacuna").found(built.to_string()));
+        }
     }
     Ok(dir.join("lacuna"))
 }
