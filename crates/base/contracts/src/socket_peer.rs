@@ -8,8 +8,8 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// The process at the other end of a unix socket: for a client, the one that listens; for a server,
-/// the one that connected.
+/// The process at the other end of a unix socket: for a client the listener, for a server the
+/// client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketPeer {
     /// Its number; `None` if the system does not name it here, as for a process of another

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use vault_harness::VaultHarness;
 
-/// So many long names that the namespace has several pages of tags.
+/// With this number of long names the namespace has several pages of tags.
 const NAMES: u64 = 1500;
 
 fn add_names(vault: &Vault, numbers: std::ops::Range<u64>) {

@@ -135,7 +135,7 @@ pub fn restore(
             .hint("make sure that it is the right medium, and whole"));
     }
     let _claim = DiskClaim::take(public.uuid, &what, observer)?;
-    // One reading tells what is there and what may be overwritten.
+    // One reading gives the content of the device and the effect of the restore.
     let (found, present) =
         HeaderBackup::take_with_diagnosis(medium.len(), &|offset, buf| medium.read_at(offset, buf));
     let change = RestoreEffect::of(present, backup).map_err(naming)?;

@@ -5,9 +5,9 @@ use crate::verbs::open_instances::{OpenInstances, OpenMount};
 use lacuna_storage::Location;
 use std::path::Path;
 
-/// Parts of what is to be closed, in the order of closing: first what keeps the mounts of later
-/// parts busy. Otherwise mounts come before served disks, since a mount may be made from a served
-/// disk. Within a part the order stays.
+/// The open disks and vaults in parts, in the order of closing: a disk or vault that keeps a mount
+/// busy is in an earlier part than that mount. Otherwise mounts come before served disks, since a
+/// mount may be made from a served disk. Within a part the order stays.
 ///
 /// Deniability contract: all levels of a disk are in one part, in which the cover of the closing
 /// starts.

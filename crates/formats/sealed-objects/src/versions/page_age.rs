@@ -17,7 +17,7 @@ use lacuna_contracts::{Error, Kind, Result};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 
-/// An object with a counter of a session after the one that wrote its page.
+/// An object with a counter of a later session than the writer of its page.
 #[derive(Clone, Copy)]
 struct LaterObject {
     segment: Segment,
@@ -240,7 +240,7 @@ impl PageAges {
     }
 }
 
-/// Whether an object was written by a session after the one that wrote its page.
+/// Whether an object was written by a later session than its page.
 fn is_later(objects: &SessionObjects, object: LaterObject, was_open: bool) -> Result<bool> {
     let LaterObject { segment, counter } = object;
     let entry = objects.entry(segment)?;

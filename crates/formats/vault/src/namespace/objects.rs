@@ -137,7 +137,7 @@ impl NamespaceObjects {
         }
         let (parts, mut found) = (self.parts.lock().clone(), BTreeSet::new());
         for (code, object) in parts {
-            // Whoever holds the directory may have lengthened a file.
+            // An adversary that writes to the directory may have lengthened a file.
             let pages = self.store.pages(object)?.min(most);
             let is_stale = |page: &u64| copies::has_stale_copy(&self.store, object, *page, stale);
             found.extend((0..pages).filter(is_stale).map(|page| (code, page)));
