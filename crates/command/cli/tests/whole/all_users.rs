@@ -146,7 +146,7 @@ fn a_hostile_user_misleads_root_about_nothing_of_other_users() {
     let front = json!({ "fuse": { "mountpoint": mnt, "kind": "raw" } });
     let record = json!({
         "front": front, "location": "/disk\u{1b}[2J\u{9b}2J", "format": "sealed\u{202e}", "uuid": null,
-        "file": "", "in_pool": null, "read_only": false, "since": 1, "pid": 1,
+        "file": "", "in_pool": null, "read_only": false, "since": 1, "pid": 1, "private": false,
     });
     let status = json!({
         "record": record, "id": null, "file": null, "items": [], "size": null, "clients": null,
