@@ -1,6 +1,7 @@
-//! Test doubles for [`lacuna_medium::Medium`] and [`lacuna_medium::Folder`]: power cuts, faults,
-//! reads that lie, a recorder, and simulated time; and a model of a disk to compare with. Test
-//! helpers that are not about media are in `testkit`.
+//! Test doubles for [`lacuna_medium::Medium`], [`lacuna_medium::Folder`] and
+//! [`lacuna_medium::ObjectStore`]: power cuts, faults, reads that lie, queries that time out, a
+//! recorder, and simulated time; and a model of a disk to compare with. Test helpers that are not
+//! about media are in `testkit`.
 //!
 //! Invariants kept here:
 //! - Everything is deterministic: the same seed and the same calls in the same order give the same
@@ -18,12 +19,14 @@ mod fault;
 mod folder;
 mod image;
 mod intercept;
+mod intercepted_objects;
 mod latency;
 mod lies;
 mod lying_objects;
 mod nth_call;
 mod operation;
 mod power;
+mod query_timeouts;
 mod record;
 mod rng;
 mod slow;
@@ -36,11 +39,13 @@ pub use fault::{Fault, FaultMedium};
 pub use folder::{CrashFolder, FolderImage, FolderOp};
 pub use image::{MediumImage, PAGE_SIZE};
 pub use intercept::{InterceptedMedium, MediumInterceptor};
+pub use intercepted_objects::{InterceptedObjects, ObjectInterceptor};
 pub use latency::{LatencyMedium, LatencyModel, ReadStats};
 pub use lies::{HonestReads, Lies};
 pub use lying_objects::LyingObjects;
 pub use nth_call::{NthCall, SWEPT_ERRNOS, call_error, is_refusal_errno, reports_failure, sweep_cases};
 pub use operation::{OpKind, RunDigest};
+pub use query_timeouts::QueryTimeouts;
 pub use record::{RecordedOp, Recorder};
 pub use rng::Rng;
 pub use slow::{FlakyMedium, SlowMedium};

@@ -3,16 +3,23 @@
 
 use super::*;
 
+/// A disk after a session that wrote object 7. The book and the object are those of the moment
+/// before the session was closed.
+fn first_session(place: SealPlace) -> (VersionTableFixture, MemoryObjects, Option<MemoryObject>) {
+    let f = VersionTableFixture::new(place, SEGMENTS);
+    let session = f.open();
+    f.write(&session, 7).unwrap();
+    let (book, object) = (f.book.copied(), f.data.object(7));
+    session.close().unwrap();
+    (f, book, object)
+}
+
 /// An old open page exposes replays of later sessions' objects and removals, as long as one object
 /// under it is in its present state.
 #[test]
 fn a_replayed_open_page_is_detected() {
     for place in [SealPlace::Key, SealPlace::At(1024 * 4128)] {
-        let f = VersionTableFixture::new(place, SEGMENTS);
-        let first = f.open();
-        f.write(&first, 7).unwrap();
-        let (kept, first_of_seven) = (Arc::new(f.book.copied()), f.data.object(7));
-        first.close().unwrap();
+        let (f, kept, first_of_seven) = first_session(place);
         let mut of_session = Vec::new();
         for _ in 0..9 {
             let table = f.open();
@@ -21,7 +28,7 @@ fn a_replayed_open_page_is_detected() {
             of_session.push(f.data.object(7));
         }
         let with_kept = |put: &[(u64, Option<MemoryObject>)]| {
-            let cut = VersionTableFixture { book: Arc::new(kept.copied()), ..f.after_power_cut() };
+            let cut = f.with_book(&kept);
             put.iter().for_each(|(object, state)| cut.data.replace(*object, state.clone()));
             cut
         };
@@ -66,13 +73,13 @@ fn a_replayed_closed_page_hides_no_removal() {
             objects.iter().for_each(|object| f.write(&table, *object).unwrap());
             table.close().unwrap();
         };
-        let never_written = Arc::new(f.book.copied());
+        let never_written = f.book.copied();
         session(&[6, 7]);
-        let kept = Arc::new(f.book.copied());
+        let kept = f.book.copied();
         session(&[7, 9, 600]);
         for (book, unchanged) in [(&never_written, false), (&kept, true)] {
             for first in [false, true] {
-                let cut = VersionTableFixture { book: Arc::new(book.copied()), ..f.after_power_cut() };
+                let cut = f.with_book(book);
                 cut.data.replace(9, None);
                 let table = cut.open();
                 if first && unchanged {
@@ -105,32 +112,28 @@ fn a_replayed_closed_page_hides_no_removal() {
 #[test]
 fn an_unreadable_neighbour_does_not_hide_an_old_page() {
     for place in [SealPlace::Key, SealPlace::At(1024 * 4128)] {
-        let f = VersionTableFixture::new(place, SEGMENTS);
-        let first = f.open();
-        f.write(&first, 7).unwrap();
-        let (kept, first_of_seven) = (Arc::new(f.book.copied()), f.data.object(7));
-        first.close().unwrap();
+        let (f, kept, first_of_seven) = first_session(place);
         let later = f.open();
         [7, 8].iter().for_each(|object| f.write(&later, *object).unwrap());
         later.close().unwrap();
         let replayed = || {
-            let cut = VersionTableFixture { book: Arc::new(kept.copied()), ..f.after_power_cut() };
+            let cut = f.with_book(&kept);
             cut.data.replace(7, first_of_seven.clone());
             cut
         };
         let cut = replayed();
-        cut.silence(&[0]);
+        cut.timeouts.set_objects(&[0]);
         let table = cut.open();
         assert_corrupt(table.verify_object(Segment(7)), "is an older version");
         assert_corrupt(cut.write(&table, 7), "is an older version");
 
         let cut = replayed();
-        cut.silence(&[8]);
+        cut.timeouts.set_objects(&[8]);
         let table = cut.open();
         table.verify_object(Segment(7)).unwrap();
         let refused = cut.write(&table, 7).unwrap_err();
         assert!(refused.kind() == Kind::TimedOut && refused.changed_nothing(), "{refused}");
-        cut.silence(&[]);
+        cut.timeouts.set_objects(&[]);
         assert_corrupt(table.verify_object(Segment(9)), "is an older version");
         assert_corrupt(table.verify_object(Segment(7)), "is an older version");
         assert_corrupt(cut.write(&table, 7), "is an older version");
@@ -141,11 +144,11 @@ fn an_unreadable_neighbour_does_not_hide_an_old_page() {
         let table = f.open();
         [7, 8].iter().for_each(|object| f.write(&table, *object).unwrap());
         let cut = f.after_power_cut();
-        cut.silence(&[8]);
+        cut.timeouts.set_objects(&[8]);
         let after = cut.open();
         after.verify_object(Segment(7)).unwrap();
         assert!(cut.write(&after, 7).unwrap_err().changed_nothing());
-        cut.silence(&[]);
+        cut.timeouts.set_objects(&[]);
         [7, 8].iter().for_each(|object| cut.write(&after, *object).unwrap());
         after.close().unwrap();
         assert!(cut.open().objects.pages.entry(Segment(8)).unwrap().is_exact);

@@ -4,12 +4,8 @@ use super::*;
 use crate::versions::page::PAGE_LEN;
 use crate::versions::pages::SESSION_COUNTERS;
 use crate::versions::store::{OBJECT_PAGES, PAGE_SEGMENTS};
-use lacuna_contracts::Error;
-use lacuna_medium::{
-    MemoryObject, MemoryObjects, ObjectStep, ObjectStore, ObjectTransaction, Query, QueryAnswer, SnapshotId,
-};
-use parking_lot::Mutex;
-use std::collections::BTreeSet;
+use lacuna_medium::{MemoryObject, MemoryObjects, ObjectStep, ObjectStore, ObjectTransaction};
+use lacuna_sim::QueryTimeouts;
 use std::sync::Arc;
 
 #[path = "old_page_tests.rs"]
@@ -19,60 +15,12 @@ const MASTER: [u8; 32] = [5; 32];
 const UUID: [u8; 16] = [6; 16];
 const SEGMENTS: u64 = 2000;
 
-/// The numbers of objects whose queries get no answer.
-type SilentObjects = Arc<Mutex<BTreeSet<u64>>>;
-
-/// Objects of which some give no answer.
-struct PartlySilentStore {
-    inner: Arc<MemoryObjects>,
-    silent: SilentObjects,
-}
-
-impl ObjectStore for PartlySilentStore {
-    fn apply(&self, batch: &[ObjectTransaction<'_>]) -> Vec<Result<u64>> {
-        self.inner.apply(batch)
-    }
-    fn query(&self, batch: &mut [Query<'_>]) -> Vec<Result<QueryAnswer>> {
-        let silent = self.silent.lock().clone();
-        let one = |query: &mut Query<'_>| {
-            if silent.contains(&query.object) {
-                return Err(Error::new(Kind::TimedOut, "no answer"));
-            }
-            self.inner.query(std::slice::from_mut(query)).pop().unwrap()
-        };
-        batch.iter_mut().map(one).collect()
-    }
-    fn object_limit(&self) -> u64 {
-        self.inner.object_limit()
-    }
-    fn has_keys(&self) -> bool {
-        self.inner.has_keys()
-    }
-    fn list(&self) -> Result<Vec<u64>> {
-        self.inner.list()
-    }
-    fn create_snapshot(&self) -> Result<SnapshotId> {
-        self.inner.create_snapshot()
-    }
-    fn remove_snapshot(&self, id: SnapshotId) -> Result<()> {
-        self.inner.remove_snapshot(id)
-    }
-    fn set_snapshots(&self, ids: &[SnapshotId]) -> Result<()> {
-        self.inner.set_snapshots(ids)
-    }
-    fn roll_back(&self, object: u64, id: SnapshotId) -> Result<()> {
-        self.inner.roll_back(object, id)
-    }
-    fn at_snapshot(&self, id: SnapshotId) -> Result<Arc<dyn ObjectStore>> {
-        self.inner.at_snapshot(id)
-    }
-}
-
 /// The two families of objects of one disk, and the options of its sessions.
 struct VersionTableFixture {
     book: Arc<MemoryObjects>,
     data: Arc<MemoryObjects>,
-    silent: SilentObjects,
+    /// The data objects with queries that time out.
+    timeouts: QueryTimeouts,
     place: SealPlace,
     segments: u64,
     number: u32,
@@ -82,20 +30,12 @@ impl VersionTableFixture {
     fn new(place: SealPlace, segments: u64) -> VersionTableFixture {
         let (book, data) = (Arc::new(MemoryObjects::new(true)), Arc::new(MemoryObjects::new(true)));
         VersionStore::create(&*book, segments, &Secret::copy_from(&MASTER), &UUID).unwrap();
-        VersionTableFixture { book, data, silent: Arc::default(), place, segments, number: 0 }
-    }
-
-    /// Has queries of these data objects fail, and of no other ones.
-    fn silence(&self, objects: &[u64]) {
-        *self.silent.lock() = objects.iter().copied().collect();
+        VersionTableFixture { book, data, timeouts: QueryTimeouts::default(), place, segments, number: 0 }
     }
 
     fn try_open(&self, read_only: bool) -> Result<VersionTable> {
         let options = VersionTableOptions {
-            stores: Stores {
-                book: self.book.clone(),
-                data: Arc::new(PartlySilentStore { inner: self.data.clone(), silent: self.silent.clone() }),
-            },
+            stores: Stores { book: self.book.clone(), data: self.timeouts.wrap(self.data.clone()) },
             place: self.place,
             segments: self.segments,
             binds_entries: self.place == SealPlace::Key,
@@ -120,9 +60,14 @@ impl VersionTableFixture {
         VersionTableFixture {
             book: Arc::new(self.book.copied()),
             data: Arc::new(self.data.copied()),
-            silent: Arc::default(),
+            timeouts: QueryTimeouts::default(),
             ..*self
         }
+    }
+
+    /// A copy after a power cut, in which an adversary has put back an older book.
+    fn with_book(&self, book: &MemoryObjects) -> VersionTableFixture {
+        VersionTableFixture { book: Arc::new(book.copied()), ..self.after_power_cut() }
     }
 
     /// One transaction on an object.

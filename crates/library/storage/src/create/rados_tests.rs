@@ -1,4 +1,4 @@
-//! Disks in a pool in memory, with reads that fail once.
+//! Disks in a pool in memory, with reads that time out once.
 
 use super::*;
 use crate::backing::rados::ObjectPool;
@@ -7,17 +7,30 @@ use crate::format::{CreateOptions, Shape};
 use crate::observer::Silent;
 use crate::rados::{ClusterOptions, WriterLock};
 use lacuna_contracts::SecretVec;
-use lacuna_medium::{MemoryObject, MemoryObjects, ObjectTransaction, Query, QueryAnswer};
+use lacuna_medium::{MemoryObject, MemoryObjects};
+use lacuna_sim::QueryTimeouts;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A pool in memory: its objects by the prefix of their names.
 #[derive(Default)]
-struct MemoryPool(Mutex<BTreeMap<String, Arc<FlakyObjects>>>);
+struct MemoryPool(Mutex<BTreeMap<String, PrefixObjects>>);
+
+/// The objects with one prefix, and the queries of clients that time out.
+#[derive(Clone)]
+struct PrefixObjects {
+    objects: Arc<MemoryObjects>,
+    timeouts: QueryTimeouts,
+}
+
+impl Default for PrefixObjects {
+    fn default() -> PrefixObjects {
+        PrefixObjects { objects: Arc::new(MemoryObjects::new(true)), timeouts: QueryTimeouts::default() }
+    }
+}
 
 impl MemoryPool {
-    fn store(&self, prefix: &str) -> Arc<FlakyObjects> {
+    fn at(&self, prefix: &str) -> PrefixObjects {
         self.0.lock().entry(prefix.to_owned()).or_default().clone()
     }
 }
@@ -27,12 +40,13 @@ impl ObjectPool for Arc<MemoryPool> {
         true
     }
     fn objects(&self, prefix: &str) -> Result<Arc<dyn ObjectStore>> {
-        Ok(self.store(prefix))
+        let PrefixObjects { objects, timeouts } = self.at(prefix);
+        Ok(timeouts.wrap(objects))
     }
     fn object_names(&self, prefix: &str) -> Result<Vec<String>> {
         let mut names = vec![];
-        for (own, store) in self.0.lock().iter().filter(|(own, _)| own.starts_with(prefix)) {
-            names.extend(store.list()?.into_iter().map(|number| format!("{own}.{number:016x}")));
+        for (own, there) in self.0.lock().iter().filter(|(own, _)| own.starts_with(prefix)) {
+            names.extend(there.objects.list()?.into_iter().map(|number| format!("{own}.{number:016x}")));
         }
         Ok(names)
     }
@@ -41,55 +55,6 @@ impl ObjectPool for Arc<MemoryPool> {
     }
     fn check_taken_over(&self) -> Result<()> {
         Ok(())
-    }
-}
-
-/// Objects with a read that times out, once.
-struct FlakyObjects {
-    inner: MemoryObjects,
-    fails_once: AtomicBool,
-}
-
-impl Default for FlakyObjects {
-    fn default() -> FlakyObjects {
-        FlakyObjects { inner: MemoryObjects::new(true), fails_once: AtomicBool::new(false) }
-    }
-}
-
-impl ObjectStore for FlakyObjects {
-    fn apply(&self, batch: &[ObjectTransaction<'_>]) -> Vec<Result<u64>> {
-        self.inner.apply(batch)
-    }
-    fn query(&self, batch: &mut [Query<'_>]) -> Vec<Result<QueryAnswer>> {
-        let reads = batch.iter().any(|query| !query.extents.is_empty());
-        if reads && self.fails_once.swap(false, Ordering::SeqCst) {
-            return batch.iter().map(|_| Err(Error::new(Kind::TimedOut, "no answer"))).collect();
-        }
-        self.inner.query(batch)
-    }
-    fn object_limit(&self) -> u64 {
-        self.inner.object_limit()
-    }
-    fn has_keys(&self) -> bool {
-        self.inner.has_keys()
-    }
-    fn list(&self) -> Result<Vec<u64>> {
-        self.inner.list()
-    }
-    fn create_snapshot(&self) -> Result<SnapshotId> {
-        self.inner.create_snapshot()
-    }
-    fn remove_snapshot(&self, id: SnapshotId) -> Result<()> {
-        self.inner.remove_snapshot(id)
-    }
-    fn set_snapshots(&self, ids: &[SnapshotId]) -> Result<()> {
-        self.inner.set_snapshots(ids)
-    }
-    fn roll_back(&self, object: u64, id: SnapshotId) -> Result<()> {
-        self.inner.roll_back(object, id)
-    }
-    fn at_snapshot(&self, id: SnapshotId) -> Result<Arc<dyn ObjectStore>> {
-        self.inner.at_snapshot(id)
     }
 }
 
@@ -114,14 +79,14 @@ fn create_disk(pool: &Arc<MemoryPool>, name: &str, force: bool) -> Result<Create
     create_under_lock(&context, &connection(pool, name), params, Box::new(|_| Ok(secret())))
 }
 
-/// A disk `original` with an object of data. Returns its stores.
-fn original(pool: &Arc<MemoryPool>) -> [Arc<FlakyObjects>; 2] {
+/// A disk `original` with an object of data. Returns its data objects and its book.
+fn original(pool: &Arc<MemoryPool>) -> [Arc<MemoryObjects>; 2] {
     let made = create_disk(pool, "original", false).unwrap();
     let stores = ["data", "book"].map(|family| {
         let uuid = made.header.uuid.to_string().replace('-', "");
-        pool.store(&format!("lacuna.{uuid}.{family}"))
+        pool.at(&format!("lacuna.{uuid}.{family}")).objects
     });
-    stores[0].inner.replace(3, Some(MemoryObject::default()));
+    stores[0].replace(3, Some(MemoryObject::default()));
     stores
 }
 
@@ -132,11 +97,11 @@ fn a_failed_read_of_a_copied_header_takes_no_data_with_it() {
     let objects = || stores.each_ref().map(|store| store.list().unwrap());
     let before = objects();
     assert_eq!((before[0].as_slice(), before[1].is_empty()), (&[3][..], false));
-    let (header, copy) = (pool.store("lacuna.original"), pool.store("lacuna.copy"));
+    let (header, copy) = (pool.at("lacuna.original").objects, pool.at("lacuna.copy"));
     for object in header.list().unwrap() {
-        copy.inner.replace(object, header.inner.object(object));
+        copy.objects.replace(object, header.object(object));
     }
-    copy.fails_once.store(true, Ordering::SeqCst);
+    copy.timeouts.fail_next_read();
     let failed = create_disk(&pool, "copy", true).err().unwrap();
     assert_eq!(failed.kind(), Kind::TimedOut, "{failed}");
     let refused = create_disk(&pool, "copy", true).err().unwrap();
@@ -149,8 +114,9 @@ fn a_failed_read_of_a_copied_header_takes_no_data_with_it() {
 fn a_disk_without_a_header_is_replaced_and_keeps_its_objects() {
     let pool = Arc::new(MemoryPool::default());
     let stores = original(&pool);
-    for object in pool.store("lacuna.original").list().unwrap() {
-        pool.store("lacuna.original").inner.replace(object, Some(MemoryObject::default()));
+    let header = pool.at("lacuna.original").objects;
+    for object in header.list().unwrap() {
+        header.replace(object, Some(MemoryObject::default()));
     }
     let refused = create_disk(&pool, "original", false).err().unwrap();
     assert_eq!(refused.kind(), Kind::Exists);
