@@ -7,12 +7,11 @@ mod fixture;
 use fixture::*;
 use lacuna_contracts::{BlockAddr, Disk, Kind, Result};
 use lacuna_crypto::Cipher;
-use lacuna_medium::{
-    MemoryObject, MemoryObjects, ObjectStep, ObjectStore, ObjectTransaction, Query, QueryAnswer, SnapshotId,
-};
+use lacuna_medium::{MemoryObject, MemoryObjects, ObjectStep, ObjectStore, ObjectTransaction, SnapshotId};
 use lacuna_sealed_objects::{
     ObjectAccess, ObjectDisk, ObjectLayout, SnapshotRecord, SnapshotState, Stores, list_snapshots,
 };
+use lacuna_sim::{InterceptedObjects, ObjectInterceptor};
 use std::sync::Arc;
 
 const BLOCKS: u64 = 3 * 1024;
@@ -34,30 +33,9 @@ struct ForgetfulStore {
     answer: LostSnapshotAnswer,
 }
 
-impl ObjectStore for ForgetfulStore {
-    fn apply(&self, batch: &[ObjectTransaction<'_>]) -> Vec<Result<u64>> {
-        self.inner.apply(batch)
-    }
-    fn query(&self, batch: &mut [Query<'_>]) -> Vec<Result<QueryAnswer>> {
-        self.inner.query(batch)
-    }
-    fn object_limit(&self) -> u64 {
-        self.inner.object_limit()
-    }
-    fn has_keys(&self) -> bool {
-        self.inner.has_keys()
-    }
-    fn list(&self) -> Result<Vec<u64>> {
-        self.inner.list()
-    }
-    fn create_snapshot(&self) -> Result<SnapshotId> {
-        self.inner.create_snapshot()
-    }
-    fn remove_snapshot(&self, id: SnapshotId) -> Result<()> {
-        self.inner.remove_snapshot(id)
-    }
-    fn set_snapshots(&self, ids: &[SnapshotId]) -> Result<()> {
-        self.inner.set_snapshots(ids)
+impl ObjectInterceptor for ForgetfulStore {
+    fn inner(&self) -> &dyn ObjectStore {
+        &self.inner
     }
     fn roll_back(&self, object: u64, id: SnapshotId) -> Result<()> {
         match (self.inner.roll_back(object, id), self.answer) {
@@ -109,7 +87,9 @@ fn test_disk(cipher: Cipher, layout: ObjectLayout) -> (TestDisk, [DiskMoment; 2]
 }
 
 fn forgetful_stores(test_disk: &TestDisk, answer: LostSnapshotAnswer) -> Stores {
-    let store = |inner: &MemoryObjects| Arc::new(ForgetfulStore { inner: inner.reopened(), answer });
+    let store = |inner: &MemoryObjects| {
+        Arc::new(InterceptedObjects(ForgetfulStore { inner: inner.reopened(), answer }))
+    };
     Stores { data: store(&test_disk.data), book: store(&test_disk.book) }
 }
 

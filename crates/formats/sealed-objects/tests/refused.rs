@@ -9,6 +9,7 @@ use lacuna_contracts::{BlockAddr, Disk, Error, Kind, Result};
 use lacuna_crypto::Cipher;
 use lacuna_medium::{MemoryObjects, ObjectStep, ObjectStore, ObjectTransaction, Query, QueryAnswer};
 use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, ObjectParams, Stores};
+use lacuna_sim::{InterceptedObjects, ObjectInterceptor};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -238,7 +239,7 @@ struct StoreCalls {
 impl LimitedStore {
     fn stores(test_disk: &TestDisk, calls: &Arc<StoreCalls>) -> Stores {
         let narrow = |objects: &MemoryObjects| -> Arc<dyn ObjectStore> {
-            Arc::new(LimitedStore { inner: objects.reopened(), calls: calls.clone() })
+            Arc::new(InterceptedObjects(LimitedStore { inner: objects.reopened(), calls: calls.clone() }))
         };
         Stores { data: narrow(&test_disk.data), book: narrow(&test_disk.book) }
     }
@@ -251,7 +252,10 @@ impl LimitedStore {
     }
 }
 
-impl ObjectStore for LimitedStore {
+impl ObjectInterceptor for LimitedStore {
+    fn inner(&self) -> &dyn ObjectStore {
+        &self.inner
+    }
     fn apply(&self, batch: &[ObjectTransaction<'_>]) -> Vec<Result<u64>> {
         let one = |transaction: &ObjectTransaction<'_>| {
             self.calls.transactions.fetch_add(1, Ordering::SeqCst);
@@ -266,7 +270,6 @@ impl ObjectStore for LimitedStore {
         self.calls.queries.fetch_add(batch.len() as u64, Ordering::SeqCst);
         self.inner.query(batch)
     }
-    delegate_to_inner!();
 }
 
 #[test]

@@ -6,10 +6,9 @@ mod fixture;
 use fixture::*;
 use lacuna_contracts::{Disk, Error, Kind, Result};
 use lacuna_crypto::Cipher;
-use lacuna_medium::{
-    MemoryObject, MemoryObjects, ObjectStep, ObjectStore, ObjectTransaction, Query, QueryAnswer,
-};
+use lacuna_medium::{MemoryObject, MemoryObjects, ObjectStep, ObjectStore, ObjectTransaction};
 use lacuna_sealed_objects::{ObjectAccess, ObjectDisk, ObjectLayout, SnapshotState, Stores, list_snapshots};
+use lacuna_sim::{InterceptedObjects, ObjectInterceptor};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -55,7 +54,7 @@ fn rolled_back(layout: ObjectLayout) -> (TestDisk, [Option<MemoryObject>; 2]) {
         let kept = kept.clone();
         move || *kept.lock().unwrap() = Some([SNAPSHOTS, VERSIONS].map(|object| book.object(object)))
     };
-    let book = Arc::new(RollbackHook::new(test_disk.book.reopened(), keep));
+    let book = Arc::new(RollbackHook::wrap(test_disk.book.reopened(), keep));
     let stores = Stores { data: Arc::new(test_disk.data.reopened()), book };
     let disk = test_disk.open_with(stores, |_| ()).unwrap();
     disk.rollback("first").unwrap();
@@ -124,7 +123,10 @@ struct FullBook {
     refuses: AtomicBool,
 }
 
-impl ObjectStore for FullBook {
+impl ObjectInterceptor for FullBook {
+    fn inner(&self) -> &dyn ObjectStore {
+        &self.inner
+    }
     fn apply(&self, batch: &[ObjectTransaction<'_>]) -> Vec<Result<u64>> {
         let one = |transaction: &ObjectTransaction<'_>| {
             if transaction.object == SNAPSHOTS {
@@ -136,10 +138,6 @@ impl ObjectStore for FullBook {
         };
         batch.iter().map(one).collect()
     }
-    fn query(&self, batch: &mut [Query<'_>]) -> Vec<Result<QueryAnswer>> {
-        self.inner.query(batch)
-    }
-    delegate_to_inner!();
 }
 
 /// A store without space for the version table makes the snapshot all the same. The next write of
@@ -149,7 +147,8 @@ fn a_full_store_binds_the_table_of_snapshots_later() {
     let test_disk = TestDisk::new(Cipher::Gcm, ObjectLayout::Adaptive, BLOCKS);
     let kept = test_disk.book.object(SNAPSHOTS);
     let book = FullBook { inner: test_disk.book.reopened(), refuses: AtomicBool::new(false) };
-    let stores = Stores { data: Arc::new(test_disk.data.reopened()), book: Arc::new(book) };
+    let stores =
+        Stores { data: Arc::new(test_disk.data.reopened()), book: Arc::new(InterceptedObjects(book)) };
     let disk = test_disk.open_with(stores, |_| ()).unwrap();
     write_all(&disk, 1);
     disk.create_snapshot("first").unwrap();

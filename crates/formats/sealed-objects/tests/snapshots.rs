@@ -7,8 +7,9 @@ use fixture::*;
 use lacuna_contracts::Result;
 use lacuna_contracts::{BlockAddr, Disk, Kind};
 use lacuna_crypto::Cipher;
-use lacuna_medium::{ObjectStore, ObjectTransaction, Query, QueryAnswer, SnapshotId};
+use lacuna_medium::{ObjectStore, SnapshotId};
 use lacuna_sealed_objects::{ObjectAccess, ObjectDisk, ObjectLayout, SnapshotState, Stores, list_snapshots};
+use lacuna_sim::{InterceptedObjects, ObjectInterceptor};
 use std::sync::Arc;
 
 const BLOCKS: u64 = 3 * 1024 + 100;
@@ -353,7 +354,7 @@ fn a_rollback_does_not_validate_an_object_altered_after_its_check() {
             let (data, later) = (test_disk.data.clone(), test_disk.data.object(1));
             let state = if gone { None } else { later };
             let act = move || data.replace_at(1, record.data_id, state);
-            let book = Arc::new(RollbackHook::new(test_disk.book.reopened(), act));
+            let book = Arc::new(RollbackHook::wrap(test_disk.book.reopened(), act));
             let stores = Stores { data: Arc::new(test_disk.data.reopened()), book };
             let disk = test_disk.open_with(stores, |_| ()).unwrap();
             disk.rollback("first").unwrap();
@@ -369,36 +370,15 @@ fn a_rollback_does_not_validate_an_object_altered_after_its_check() {
 /// A store that lists no objects.
 struct UnlistingStore(Arc<dyn ObjectStore>);
 
-impl ObjectStore for UnlistingStore {
-    fn apply(&self, batch: &[ObjectTransaction<'_>]) -> Vec<Result<u64>> {
-        self.0.apply(batch)
-    }
-    fn query(&self, batch: &mut [Query<'_>]) -> Vec<Result<QueryAnswer>> {
-        self.0.query(batch)
-    }
-    fn object_limit(&self) -> u64 {
-        self.0.object_limit()
-    }
-    fn has_keys(&self) -> bool {
-        self.0.has_keys()
+impl ObjectInterceptor for UnlistingStore {
+    fn inner(&self) -> &dyn ObjectStore {
+        &*self.0
     }
     fn list(&self) -> Result<Vec<u64>> {
         Ok(vec![])
     }
-    fn create_snapshot(&self) -> Result<SnapshotId> {
-        self.0.create_snapshot()
-    }
-    fn remove_snapshot(&self, id: SnapshotId) -> Result<()> {
-        self.0.remove_snapshot(id)
-    }
-    fn set_snapshots(&self, ids: &[SnapshotId]) -> Result<()> {
-        self.0.set_snapshots(ids)
-    }
-    fn roll_back(&self, object: u64, id: SnapshotId) -> Result<()> {
-        self.0.roll_back(object, id)
-    }
     fn at_snapshot(&self, id: SnapshotId) -> Result<Arc<dyn ObjectStore>> {
-        Ok(Arc::new(UnlistingStore(self.0.at_snapshot(id)?)))
+        Ok(Arc::new(InterceptedObjects(UnlistingStore(self.0.at_snapshot(id)?))))
     }
 }
 
@@ -408,7 +388,7 @@ impl ObjectStore for UnlistingStore {
 fn an_object_missing_in_the_list_is_rolled_back() {
     for layout in ObjectLayout::ALL {
         let test_disk = test_disk(Cipher::Gcm, layout);
-        let data = Arc::new(UnlistingStore(Arc::new(test_disk.data.reopened())));
+        let data = Arc::new(InterceptedObjects(UnlistingStore(Arc::new(test_disk.data.reopened()))));
         let disk =
             test_disk.open_with(Stores { data, book: Arc::new(test_disk.book.reopened()) }, |_| ()).unwrap();
         disk.rollback("first").unwrap();

@@ -8,7 +8,7 @@ use lacuna_medium::{
     MemoryObjects, ObjectKey, ObjectStep, ObjectStore, ObjectTransaction, Query, QueryAnswer,
 };
 use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, ObjectOptions, ObjectParams, Stores};
-use lacuna_sim::Rng;
+use lacuna_sim::{InterceptedObjects, ObjectInterceptor, Rng};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -60,7 +60,7 @@ impl ScriptedStores {
 
     pub(crate) fn stores(&self) -> Stores {
         let staged = |inner: &Arc<MemoryObjects>| -> Arc<dyn ObjectStore> {
-            Arc::new(ScriptedStore { inner: inner.clone(), script: self.script.clone() })
+            Arc::new(InterceptedObjects(ScriptedStore { inner: inner.clone(), script: self.script.clone() }))
         };
         Stores { data: staged(&self.data), book: staged(&self.book) }
     }
@@ -186,7 +186,10 @@ impl ScriptedStore {
     }
 }
 
-impl ObjectStore for ScriptedStore {
+impl ObjectInterceptor for ScriptedStore {
+    fn inner(&self) -> &dyn ObjectStore {
+        &*self.inner
+    }
     fn apply(&self, batch: &[ObjectTransaction<'_>]) -> Vec<Result<u64>> {
         batch.iter().map(|transaction| self.perform(transaction)).collect()
     }
@@ -199,7 +202,6 @@ impl ObjectStore for ScriptedStore {
         self.script.pause();
         answers
     }
-    crate::delegate_to_inner!();
 }
 
 pub(crate) fn write(disk: &ObjectDisk, first: u64, count: u64, stamp: u64) -> Result<()> {

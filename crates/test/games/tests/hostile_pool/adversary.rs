@@ -188,7 +188,7 @@ impl AttackedPool {
             let begun = begun.clone();
             move || *begun.lock() = Some(PastState::of(&data, &book, session, &before))
         };
-        let book = Arc::new(RollbackHook::new(self.scene.book.reopened(), save));
+        let book = Arc::new(RollbackHook::wrap(self.scene.book.reopened(), save));
         let stores = Stores { data: Arc::new(self.scene.data.reopened()), book };
         let random = Arc::new(SeededRandom::new(session as u64));
         let disk = self.scene.open_with(stores, |options| options.random = random).unwrap();
