@@ -243,6 +243,11 @@ impl Error {
         self
     }
 
+    /// Whether the failed call was a read ([`Error::of_read`]).
+    pub fn is_of_read(&self) -> bool {
+        self.of_read
+    }
+
     /// Whether the failed call changed nothing: it was refused ([`Kind::is_refusal`]), or it was a
     /// read ([`Error::of_read`]). Then only the request fails. An engine that has changed a part of
     /// the medium by then calls [`Error::of_sync`].
@@ -359,7 +364,9 @@ mod tests {
             let read = error.clone().of_read().context("a disk").found("a bad sector");
             assert!(read.changed_nothing(), "{read}");
             assert_eq!((read.kind(), read.errno()), (error.kind(), number));
-            assert!(!read.of_sync().changed_nothing());
+            assert!(read.is_of_read() && !error.is_of_read());
+            let half_done = read.of_sync();
+            assert!(!half_done.changed_nothing() && !half_done.is_of_read());
         }
         for kind in [Kind::Fenced, Kind::FailStop] {
             assert!(!Error::new(kind, "it has stopped").of_read().changed_nothing(), "{kind:?}");

@@ -31,6 +31,9 @@ impl Part {
 ///
 /// An implementation need not detect anything. It may buffer writes until its owner commits, as
 /// long as a read returns the latest write.
+///
+/// Errors of reads are marked ([`lacuna_contracts::Error::of_read`]): a change that needs several
+/// pages may be half done when one of them cannot be read, even if the host only refused the call.
 pub trait Untrusted: Send + Sync {
     /// Reads whole encrypted blocks. Blocks after the last written one read as zeros.
     fn read_blocks(&self, first: u64, out: &mut [u8]) -> Result<()>;

@@ -1,5 +1,5 @@
-//! Failed reads of untrusted storage: the change that needed the read fails, and the file stays
-//! usable if nothing was changed before, also in the middle of a conversion.
+//! Failed and refused reads of untrusted storage: the change that needed the read fails, and the
+//! file stays usable if nothing was changed before, also in the middle of a conversion.
 
 mod fixture;
 
@@ -15,10 +15,14 @@ const BLOCKS: u64 = 600;
 /// ends.
 const FIRST: u64 = 90;
 const COUNT: usize = 400;
+/// The kinds of failed reads: an error of the medium, and a refusal.
+const KINDS: [Kind; 2] = [Kind::Io, Kind::Memory];
 
 /// Storage with one failing read, of a page or of blocks.
 struct FlakyStorage {
     us: MemoryUs,
+    /// The kind of its error.
+    kind: Kind,
     /// The number of reads of pages that succeed before it.
     passes: Mutex<Option<u64>>,
     /// The number of reads of blocks that succeed before it.
@@ -26,20 +30,27 @@ struct FlakyStorage {
 }
 
 impl FlakyStorage {
-    fn new(stored: Stored, passes: Option<u64>) -> Self {
+    fn new(stored: Stored, kind: Kind, passes: Option<u64>) -> Self {
         let us = MemoryUs::new(128);
         *us.stored.lock() = stored;
-        FlakyStorage { us, passes: Mutex::new(passes), block_passes: Mutex::default() }
+        FlakyStorage { us, kind, passes: Mutex::new(passes), block_passes: Mutex::default() }
+    }
+
+    /// Checks the error of a change that failed because of this storage. After a part of a change
+    /// even a refused read is an error of the medium.
+    fn assert_reported(&self, e: &Error, what: &str) {
+        let expected = if e.changed_nothing() { self.kind } else { Kind::Io };
+        assert_eq!(e.kind(), expected, "{what}: {e}");
     }
 }
 
-/// Counts a read, and fails it if it is the one that fails.
-fn count_read(passes: &Mutex<Option<u64>>) -> Result<()> {
+/// Counts a read, and fails it with an error of this kind if it is the one that fails.
+fn count_read(passes: &Mutex<Option<u64>>, kind: Kind) -> Result<()> {
     let mut passes = passes.lock();
     match *passes {
         Some(0) => {
             *passes = None;
-            Err(Error::new(Kind::Io, "a bad sector").of_read())
+            Err(Error::new(kind, "a failed read").of_read())
         }
         left => {
             *passes = left.map(|left| left - 1);
@@ -50,7 +61,7 @@ fn count_read(passes: &Mutex<Option<u64>>) -> Result<()> {
 
 impl Untrusted for FlakyStorage {
     fn read_blocks(&self, first: u64, out: &mut [u8]) -> Result<()> {
-        count_read(&self.block_passes)?;
+        count_read(&self.block_passes, self.kind)?;
         self.us.read_blocks(first, out)
     }
 
@@ -59,7 +70,7 @@ impl Untrusted for FlakyStorage {
     }
 
     fn read_part(&self, part: Part, page: u64) -> Result<Option<Vec<u8>>> {
-        count_read(&self.passes)?;
+        count_read(&self.passes, self.kind)?;
         self.us.read_part(part, page)
     }
 
@@ -70,7 +81,7 @@ impl Untrusted for FlakyStorage {
 
 /// A closed file with dispersed counters: its blocks were written one by one, in random order.
 fn used(choice: Choice, rng: &mut Rng) -> (Stored, Trusted, FileModel) {
-    let us = FlakyStorage::new(Stored::default(), None);
+    let us = FlakyStorage::new(Stored::default(), Kind::Io, None);
     let mut file = ProtectedFile::init_with_block_size(keys(1), choice, Session(1), 128);
     let mut model = FileModel::default();
     for n in 0..BLOCKS {
@@ -101,21 +112,21 @@ fn compare(file: &ProtectedFile, us: &FlakyStorage, model: &FileModel, plain: &[
 
 /// Fails every read of an update in turn. Returns how often the file stayed usable and how often
 /// its use ended.
-fn fail_each_read(choice: Choice) -> (u64, u64) {
+fn fail_each_read(choice: Choice, kind: Kind) -> (u64, u64) {
     let mut rng = Rng::new(3);
     let (stored, trusted, model) = used(choice, &mut rng);
     let plain = content(&mut rng, 128, COUNT);
     let (mut went_on, mut ended) = (0, 0);
     for nth in 0.. {
-        let what = format!("{choice:?}, read {nth}");
-        let us = FlakyStorage::new(stored.clone(), Some(nth));
+        let what = format!("{choice:?}, {kind:?} at read {nth}");
+        let us = FlakyStorage::new(stored.clone(), kind, Some(nth));
         let mut file = ProtectedFile::open(keys(1), &trusted, Session(2), Budget::bytes(0)).unwrap();
         let updated = file.update(&us, FIRST, &plain);
         let Err(e) = updated else {
             assert!(us.passes.lock().is_some(), "{what}: it failed unnoticed");
             return (went_on, ended);
         };
-        assert_eq!(e.kind(), Kind::Io, "{what}: {e}");
+        us.assert_reported(&e, &what);
         if e.changed_nothing() {
             compare(&file, &us, &model, &plain, &what);
             file.update(&us, FIRST, &plain).unwrap_or_else(|e| panic!("{what}, again: {e}"));
@@ -136,12 +147,12 @@ fn convert(file: &mut ProtectedFile, us: &FlakyStorage) -> Result<()> {
 
 /// Fails every read of blocks, or of pages, of a conversion in turn. Returns how often the file
 /// stayed usable and how often its use ended.
-fn fail_each_read_of_a_conversion(from: Scheme, to: Scheme, of_blocks: bool) -> (u64, u64) {
+fn fail_each_read_of_a_conversion(from: Scheme, to: Scheme, of_blocks: bool, kind: Kind) -> (u64, u64) {
     let (stored, trusted, model) = used(Choice::Fixed(from), &mut Rng::new(4));
     let (mut went_on, mut ended) = (0, 0);
     for nth in 0.. {
-        let what = format!("{from:?} to {to:?}, read {nth}, of blocks: {of_blocks}");
-        let us = FlakyStorage::new(stored.clone(), None);
+        let what = format!("{from:?} to {to:?}, {kind:?} at read {nth}, of blocks: {of_blocks}");
+        let us = FlakyStorage::new(stored.clone(), kind, None);
         let passes = if of_blocks { &us.block_passes } else { &us.passes };
         *passes.lock() = Some(nth);
         let mut file = ProtectedFile::open(keys(1), &trusted, Session(2), Budget::bytes(0)).unwrap();
@@ -155,7 +166,7 @@ fn fail_each_read_of_a_conversion(from: Scheme, to: Scheme, of_blocks: bool) -> 
             compare(&file, &us, &model, &[], &what);
             continue;
         };
-        assert_eq!(e.kind(), Kind::Io, "{what}: {e}");
+        us.assert_reported(&e, &what);
         if !e.changed_nothing() {
             assert_eq!(file.update(&us, 0, &[0; 128]).unwrap_err().kind(), Kind::FailStop, "{what}");
             ended += 1;
@@ -175,13 +186,14 @@ fn fail_each_read_of_a_conversion(from: Scheme, to: Scheme, of_blocks: bool) -> 
 #[test]
 fn a_block_that_cannot_be_read_fails_the_step_of_a_conversion_alone() {
     let (mt, rand, comp) = (Scheme::Mt, Scheme::Rand, Scheme::Comp);
-    for (from, to) in [(mt, comp), (mt, rand), (comp, mt), (rand, comp)] {
-        let (went_on, ended) = fail_each_read_of_a_conversion(from, to, true);
-        println!("{from:?} to {to:?}: after {went_on} reads of blocks the file went on");
+    let conversions = [(mt, comp), (mt, rand), (comp, mt), (rand, comp)];
+    for ((from, to), kind) in conversions.into_iter().flat_map(|pair| KINDS.map(|kind| (pair, kind))) {
+        let (went_on, ended) = fail_each_read_of_a_conversion(from, to, true, kind);
+        println!("{from:?} to {to:?}: after {went_on} reads of blocks ({kind:?}) the file went on");
         assert!(went_on > 4 && ended == 0, "{from:?} to {to:?}: {went_on} went on, {ended} ended");
-        let (went_on, ended) = fail_each_read_of_a_conversion(from, to, false);
+        let (went_on, ended) = fail_each_read_of_a_conversion(from, to, false, kind);
         println!(
-            "{from:?} to {to:?}: after {went_on} reads of pages it went on, after {ended} its use ended"
+            "{from:?} to {to:?}: after {went_on} reads of pages ({kind:?}) it went on, after {ended} its use ended"
         );
         assert!(went_on > 0, "{from:?} to {to:?}: {went_on} went on, {ended} ended");
     }
@@ -189,9 +201,11 @@ fn a_block_that_cannot_be_read_fails_the_step_of_a_conversion_alone() {
 
 #[test]
 fn a_read_that_fails_before_blocks_are_written_fails_the_update_alone() {
-    for choice in CHOICES {
-        let (went_on, ended) = fail_each_read(choice);
-        println!("{choice:?}: after {went_on} reads the file went on, after {ended} its use ended");
+    for (choice, kind) in CHOICES.into_iter().flat_map(|choice| KINDS.map(|kind| (choice, kind))) {
+        let (went_on, ended) = fail_each_read(choice, kind);
+        println!(
+            "{choice:?}: after {went_on} reads ({kind:?}) the file went on, after {ended} its use ended"
+        );
         let is_mt = matches!(choice, Choice::Auto | Choice::Fixed(Scheme::Mt));
         assert!(!is_mt || (went_on > 4 && ended == 0), "{choice:?}: {went_on} went on, {ended} ended");
     }

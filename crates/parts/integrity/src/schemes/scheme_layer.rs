@@ -101,9 +101,10 @@ pub(crate) fn with_buffer<R>(len: usize, work: impl FnOnce(&mut [u8]) -> R) -> R
 }
 
 /// Converts the error of a step that may have left a file half changed: a failed read then no
-/// longer counts as a call that changed nothing.
+/// longer counts as a call that changed nothing. That includes a refused read: a refused write
+/// comes only where all earlier changes are complete, but reads come between the parts of a change.
 pub(crate) fn half_done(e: Error) -> Error {
-    if e.kind().is_refusal() { e } else { e.of_sync() }
+    if e.kind().is_refusal() && !e.is_of_read() { e } else { e.of_sync() }
 }
 
 /// Checks that a run has whole blocks and ends before the largest block number. Returns its blocks.

@@ -4,10 +4,13 @@
 //! vault accepts no more changes. Synced changes are there after the next opening, also if the
 //! power is cut after the failed request or at the end. The caller gets the error number. Advances
 //! of the anchor count as syncs of the folder; another test refuses an advance before its sync.
+//! `conversion.rs` has the same sweep over conversions of files to another integrity scheme.
 //!
 //! A seventh of all pairs of a call and an error is tried, and only a part of calls that are all
 //! alike; with `LACUNA_SWEEP` all are tried.
 
+mod conversion;
+#[path = "../vault_harness/mod.rs"]
 mod vault_harness;
 
 use lacuna_contracts::{Error, Result};
@@ -85,12 +88,13 @@ impl AfterCut {
         AfterCut { world, states: states.clone() }
     }
 
-    /// Opens the vault, and checks that it is one of the states, whole.
-    fn assert_whole(mut self, context: &str) {
+    /// Opens the vault, and checks that it is one of the states, whole. Returns it with that state.
+    fn assert_whole(mut self, context: &str) -> (Vault, FsModel) {
         let vault = self.world.open().unwrap_or_else(|e| panic!("{context}, afterwards: {e}"));
         self.states.recover(&vault, context);
         let report = vault.check(&mut |_, _| ()).unwrap();
         assert!(report.bad.is_empty(), "{context}: {:?}", report.bad);
+        (vault, self.states.model)
     }
 }
 
@@ -112,72 +116,123 @@ fn may_stop(hit: Option<FolderOp>, errno: i32) -> bool {
     hit.is_some_and(|hit| hit.makes_durable() || !(reads(hit) || is_refusal_errno(errno)))
 }
 
+/// A run with an error at one call.
+struct SweepRun {
+    world: VaultHarness,
+    states: States,
+    nth: u64,
+    errno: i32,
+    /// The error numbers that callers got.
+    failed: Vec<i32>,
+    /// The folder after power cuts.
+    left: Vec<AfterCut>,
+}
+
+/// The outcome of a run.
+struct RunOutcome {
+    end: RunEnd,
+    /// The number of calls, and the call that failed.
+    calls: u64,
+    hit: Option<FolderOp>,
+    /// The run, for messages.
+    context: String,
+    /// The folder after power cuts, and at the end.
+    left: Vec<AfterCut>,
+}
+
+impl SweepRun {
+    /// Counts the calls of the folder from now on; call `nth` fails with this errno.
+    fn new(world: VaultHarness, model: FsModel, nth: u64, errno: i32) -> SweepRun {
+        world.folder.fail_call(nth, errno);
+        SweepRun { world, states: States::new(model), nth, errno, failed: vec![], left: vec![] }
+    }
+
+    /// The call that failed.
+    fn hit(&self) -> Option<FolderOp> {
+        self.world.folder.calls_and_failure().1
+    }
+
+    fn context(&self) -> String {
+        let said = std::io::Error::from_raw_os_error(self.errno);
+        format!("call {}, {:?}: {said}", self.nth, self.hit())
+    }
+
+    /// Notes the result of a power cut now.
+    fn cut(&mut self) {
+        self.left.push(AfterCut::now(&self.world, &self.states, self.nth));
+    }
+
+    /// Notes a failed request, and the result of a power cut after it.
+    fn note_failure(&mut self, number: i32) {
+        self.failed.push(number);
+        // Later failures of a stopped vault say nothing new.
+        if self.left.is_empty() {
+            self.cut();
+        }
+    }
+
+    /// Syncs and closes the vault, and checks the errors that callers got.
+    fn finish(mut self, vault: Vault) -> RunOutcome {
+        match vault.sync() {
+            Ok(()) => self.states.note_step(&StepResult::Durable),
+            Err(e) => self.failed.push(e.errno()),
+        }
+        let (hit, context) = (self.hit(), self.context());
+        let end = if let Err(e) = vault.sync() {
+            assert!(may_stop(hit, self.errno), "{context}: after one failed call every request fails: {e}");
+            assert!(e.to_string().contains("close"), "{context}: no advice: {e}");
+            RunEnd::Stopped
+        } else {
+            self.states.note_step(&StepResult::Durable);
+            self.cut();
+            // This check is not part of the script: no error comes in it.
+            if hit.is_some() {
+                assert_same(&of_vault(&vault), &of_model(&self.states.model), &context);
+            }
+            self.close(&vault)
+        };
+        drop(vault);
+        let ((calls, hit), context) = (self.world.folder.calls_and_failure(), self.context());
+        assert_reported(&self.failed, end, hit, self.errno, &context);
+        self.world.folder.heal();
+        self.cut();
+        let SweepRun { world, states, failed, mut left, .. } = self;
+        left.push(AfterCut { world, states });
+        let end = if failed.is_empty() { end } else { end.max(RunEnd::Failed) };
+        RunOutcome { end, calls, hit, context, left }
+    }
+
+    /// Closes the vault; the failing call may be in the close.
+    fn close(&mut self, vault: &Vault) -> RunEnd {
+        let Err(e) = vault.close() else { return RunEnd::Unnoticed };
+        let hit = self.hit();
+        assert!(hit.is_some(), "closing fails by itself: {e}");
+        self.failed.push(e.errno());
+        // The close reports it, and the next opening has everything.
+        if may_stop(hit, self.errno) { RunEnd::Stopped } else { RunEnd::Failed }
+    }
+}
+
 /// Runs the script with an error at call `nth`. Returns its result, its number of calls, and the
 /// call that failed.
 fn run(start: &ClosedStart, nth: u64, errno: i32) -> (RunEnd, u64, Option<FolderOp>) {
-    let mut world = start.world();
-    let mut states = States::new(start.model.clone());
-    world.folder.fail_call(nth, errno);
-    // The error numbers that callers got.
-    let mut failed: Vec<i32> = Vec::new();
-    let vault = world.open().or_else(|e| {
-        failed.push(e.errno());
-        world.open()
+    let mut run = SweepRun::new(start.world(), start.model.clone(), nth, errno);
+    let vault = run.world.open().or_else(|e| {
+        run.failed.push(e.errno());
+        run.world.open()
     });
-    let said = std::io::Error::from_raw_os_error(errno);
-    let context = |hit: Option<FolderOp>| format!("call {nth}, {hit:?}: {said}");
-    let vault = vault
-        .unwrap_or_else(|e| panic!("{}, opened again: {e}", context(world.folder.calls_and_failure().1)));
-    let (mut rng, mut left) = (Rng::new(SEED + 2), vec![]);
+    let vault = vault.unwrap_or_else(|e| panic!("{}, opened again: {e}", run.context()));
+    let mut rng = Rng::new(SEED + 2);
     for _ in 0..STEPS {
-        let done = step(&vault, &mut states.model, &mut rng, 150);
-        states.note_step(&done);
+        let done = step(&vault, &mut run.states.model, &mut rng, 150);
+        run.states.note_step(&done);
         if let StepResult::Failed(number) = done {
-            failed.push(number);
-            // Later failures of a stopped vault say nothing new.
-            if left.is_empty() {
-                left.push(AfterCut::now(&world, &states, nth));
-            }
+            run.note_failure(number);
         }
     }
-    match vault.sync() {
-        Ok(()) => states.note_step(&StepResult::Durable),
-        Err(e) => failed.push(e.errno()),
-    }
-    let hit = world.folder.calls_and_failure().1;
-    let end = if let Err(e) = vault.sync() {
-        let context = context(hit);
-        assert!(may_stop(hit, errno), "{context}: after one failed call every request fails: {e}");
-        assert!(e.to_string().contains("close"), "{context}: no advice: {e}");
-        RunEnd::Stopped
-    } else {
-        states.note_step(&StepResult::Durable);
-        left.push(AfterCut::now(&world, &states, nth));
-        // This check is not part of the script: no error comes in it.
-        if hit.is_some() {
-            assert_same(&of_vault(&vault), &of_model(&states.model), &context(hit));
-        }
-        close(&vault, &world, errno, &mut failed)
-    };
-    drop(vault);
-    let (calls, hit) = world.folder.calls_and_failure();
-    let context = context(hit);
-    assert_reported(&failed, end, hit, errno, &context);
-    world.folder.heal();
-    left.push(AfterCut::now(&world, &states, nth));
-    left.push(AfterCut { world, states });
-    left.into_iter().for_each(|left| left.assert_whole(&context));
-    (if failed.is_empty() { end } else { end.max(RunEnd::Failed) }, calls, hit)
-}
-
-/// Closes the vault; the failing call may be in the close.
-fn close(vault: &Vault, world: &VaultHarness, errno: i32, failed: &mut Vec<i32>) -> RunEnd {
-    let Err(e) = vault.close() else { return RunEnd::Unnoticed };
-    let (_, hit) = world.folder.calls_and_failure();
-    assert!(hit.is_some(), "closing fails by itself: {e}");
-    failed.push(e.errno());
-    // The close reports it, and the next opening has everything.
-    if may_stop(hit, errno) { RunEnd::Stopped } else { RunEnd::Failed }
+    let RunOutcome { end, calls, hit, context, left } = run.finish(vault);
+    left.into_iter().for_each(|left| drop(left.assert_whole(&context)));
+    (end, calls, hit)
 }
 
 /// Checks the errors that callers got: at most one request failed, unless the vault has stopped;
