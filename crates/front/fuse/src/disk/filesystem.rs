@@ -4,16 +4,15 @@
 //! writes stop at its end, and truncating it to nothing (as shells and `cp` do on opening) changes
 //! nothing.
 
+use crate::disk::changes::{ChangedDisk, DiskChanges};
 use crate::session::MOST_THREADS;
-use crate::session_reporter::SessionReporter;
-use crate::use_count::UseCounted;
 use fuser::{
     AccessFlags, BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
     INodeNo, InitFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags, ReplyAttr, ReplyData,
     ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, Request,
     TimeOrNow, WriteFlags,
 };
-use lacuna_contracts::{BLOCK_SIZE, ByteDisk, Error, IdlePool, Kind, Result, WipeOnDrop};
+use lacuna_contracts::{BLOCK_SIZE, ByteDisk, IdlePool, Result, WipeOnDrop};
 use lacuna_daemon::{DISK_NAME, MountEvent};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
@@ -47,9 +46,7 @@ const SEEK_STEP: u64 = 1 << 30;
 
 /// The file system.
 pub(crate) struct DiskFilesystem {
-    /// Requests that read, write or search the content count as use. A flush does not: `sync`
-    /// flushes every file system, with or without writes.
-    disk: UseCounted<ByteDisk>,
+    changes: DiskChanges,
     read_only: bool,
     owner: (u32, u32),
     since: SystemTime,
@@ -58,28 +55,31 @@ pub(crate) struct DiskFilesystem {
     next_status: AtomicU64,
     /// Read buffers, each of the length of the longest request, at most one per serving thread.
     buffers: IdlePool<WipeOnDrop<Vec<u8>>>,
-    reporter: SessionReporter,
 }
 
 impl DiskFilesystem {
-    pub(crate) fn new(disk: ByteDisk, read_only: bool, reports: SessionReporter) -> Self {
+    /// Serves the disk of `changes`.
+    pub(crate) fn new(changes: DiskChanges, read_only: bool) -> Self {
         let buffers = IdlePool::default();
         buffers.register_for_sweep();
         DiskFilesystem {
             buffers,
-            read_only: read_only || disk.is_read_only(),
-            disk: UseCounted::new(disk, Arc::clone(&reports.session)),
+            read_only: read_only || changes.disk().disk.uncounted().is_read_only(),
+            changes,
             owner: (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
             since: SystemTime::now(),
             statuses: Mutex::default(),
             next_status: AtomicU64::new(FIRST_STATUS_HANDLE),
-            reporter: reports,
         }
+    }
+
+    fn disk(&self) -> &ChangedDisk {
+        self.changes.disk()
     }
 
     /// The length of the disk, in bytes.
     fn len(&self) -> u64 {
-        self.disk.uncounted().len()
+        self.disk().disk.uncounted().len()
     }
 
     fn attributes(&self, ino: INodeNo) -> Option<FileAttr> {
@@ -114,13 +114,6 @@ impl DiskFilesystem {
         if ino == DISK { &NEVER } else { &FOR_EVER }
     }
 
-    /// The error number for the kernel.
-    fn report(&self, doing: &str, error: Error) -> Errno {
-        let errno = Errno::from_i32(error.errno());
-        self.reporter.report_failure(&error.context(doing));
-        errno
-    }
-
     fn status_text(&self) -> String {
         let mut text = String::new();
         let mut line = |name: &str, value: u64, unit: &str| {
@@ -128,8 +121,8 @@ impl DiskFilesystem {
         };
         line("size", self.len(), "bytes");
         line("read_only", self.read_only.into(), "flag");
-        line("failed_requests", self.reporter.session.failures(), "requests");
-        for item in self.disk.uncounted().status().items {
+        line("failed_requests", self.disk().reporter.session.failures(), "requests");
+        for item in self.disk().disk.uncounted().status().items {
             line(item.name, item.value, item.unit);
         }
         text
@@ -144,7 +137,7 @@ impl DiskFilesystem {
         if writes && self.read_only {
             return reply.error(Errno::EROFS);
         }
-        self.reporter.session.handle_opened();
+        self.disk().reporter.session.handle_opened();
         let handle = if writes { WRITE_HANDLE } else { READ_HANDLE };
         reply.opened(
             FileHandle(handle),
@@ -153,7 +146,7 @@ impl DiskFilesystem {
     }
 
     fn read_disk(&self, offset: u64, size: u32, reply: ReplyData) {
-        let disk = self.disk.counted();
+        let disk = self.disk().disk.counted();
         let size = u64::from(size.min(MAX_REQUEST)).min(disk.len().saturating_sub(offset)) as usize;
         if size == 0 {
             return reply.data(&[]);
@@ -162,39 +155,9 @@ impl DiskFilesystem {
         let mut buffer = self.buffers.take(|_| true).unwrap_or_else(new);
         match disk.read_at(offset, &mut buffer[..size]) {
             Ok(()) => reply.data(&buffer[..size]),
-            Err(e) => reply.error(self.report("read", e)),
+            Err(e) => reply.error(self.disk().report("read", e)),
         }
         self.buffers.give(buffer, MOST_THREADS);
-    }
-
-    fn write_disk(&self, offset: u64, data: &[u8], durable: bool) -> Result<u32> {
-        let disk = self.disk.counted();
-        let room = disk.len().saturating_sub(offset);
-        if data.is_empty() {
-            return Ok(0);
-        }
-        if room == 0 {
-            return Err(Error::new(Kind::NoSpace, "write past the end of the disk"));
-        }
-        let part = &data[..room.min(data.len() as u64) as usize];
-        disk.write_at(offset, part)?;
-        if durable {
-            disk.flush()?;
-        }
-        Ok(part.len() as u32)
-    }
-
-    fn zero(&self, offset: u64, length: u64) -> Result<()> {
-        let disk = self.disk.counted();
-        let length = length.min(disk.len().saturating_sub(offset));
-        if length == 0 { Ok(()) } else { disk.write_zeroes(offset, length) }
-    }
-
-    fn flush_disk(&self, reply: ReplyEmpty) {
-        match self.disk.uncounted().flush() {
-            Ok(()) => reply.ok(),
-            Err(e) => reply.error(self.report("flush", e)),
-        }
     }
 }
 
@@ -234,7 +197,7 @@ impl Filesystem for DiskFilesystem {
     }
 
     fn destroy(&mut self) {
-        self.reporter.report_end();
+        self.disk().reporter.report_end();
     }
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
@@ -343,15 +306,11 @@ impl Filesystem for DiskFilesystem {
             return reply.error(Errno::EROFS);
         }
         // O_SYNC contains the bit of O_DSYNC.
-        match self.write_disk(offset, data, flags.0 & libc::O_DSYNC != 0) {
-            Ok(written) => reply.written(written),
-            Err(e) if e.kind() == Kind::NoSpace && offset >= self.len() => reply.error(Errno::ENOSPC),
-            Err(e) => reply.error(self.report("write", e)),
-        }
+        self.changes.write(offset, data, flags.0 & libc::O_DSYNC != 0, reply);
     }
 
     fn flush(&self, _: &Request, ino: INodeNo, fh: FileHandle, _: LockOwner, reply: ReplyEmpty) {
-        if ino == DISK && fh.0 == WRITE_HANDLE { self.flush_disk(reply) } else { reply.ok() }
+        if ino == DISK && fh.0 == WRITE_HANDLE { self.changes.flush(reply) } else { reply.ok() }
     }
 
     fn release(
@@ -365,8 +324,8 @@ impl Filesystem for DiskFilesystem {
         reply: ReplyEmpty,
     ) {
         if ino == DISK {
-            if self.reporter.session.handle_released() == 0 {
-                self.reporter.send_event(MountEvent::DiskReleased);
+            if self.disk().reporter.session.handle_released() == 0 {
+                self.disk().reporter.send_event(MountEvent::DiskReleased);
             }
         } else {
             self.statuses().remove(&fh.0);
@@ -375,7 +334,7 @@ impl Filesystem for DiskFilesystem {
     }
 
     fn fsync(&self, _: &Request, ino: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        if ino == DISK { self.flush_disk(reply) } else { reply.ok() }
+        if ino == DISK { self.changes.flush(reply) } else { reply.ok() }
     }
 
     fn readdir(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
@@ -436,10 +395,7 @@ impl Filesystem for DiskFilesystem {
         if mode & zeroing == 0 || mode & !(zeroing | libc::FALLOC_FL_KEEP_SIZE) != 0 {
             return reply.error(Errno::EOPNOTSUPP);
         }
-        match self.zero(offset, length) {
-            Ok(()) => reply.ok(),
-            Err(e) => reply.error(self.report("discard", e)),
-        }
+        self.changes.discard(offset, length, reply);
     }
 
     fn lseek(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
@@ -452,10 +408,10 @@ impl Filesystem for DiskFilesystem {
             Ok(from) if ino == DISK && from < self.len() => from,
             _ => return reply.error(Errno::ENXIO),
         };
-        match seek(self.disk.counted(), from, written) {
+        match seek(self.disk().disk.counted(), from, written) {
             Ok(Some(at)) => reply.offset(i64::try_from(at).unwrap_or(i64::MAX)),
             Ok(None) => reply.error(Errno::ENXIO),
-            Err(e) => reply.error(self.report("look for data", e)),
+            Err(e) => reply.error(self.disk().report("look for data", e)),
         }
     }
 }

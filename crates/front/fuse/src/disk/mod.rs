@@ -1,5 +1,6 @@
 //! A disk as a file, and as a mounted file system.
 
+mod changes;
 mod filesystem;
 mod mounted_disk;
 mod request;

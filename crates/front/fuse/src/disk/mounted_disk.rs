@@ -1,6 +1,7 @@
 //! A mounted disk: setting the mount up, and taking it down again.
 
 use crate::device::FuseOptions;
+use crate::disk::changes::DiskChanges;
 use crate::disk::filesystem::DiskFilesystem;
 use crate::disk::request::DiskRequest;
 use crate::server::{MountRegistration, MountServer, ServeOptions, ServedMount, free_mountpoint};
@@ -77,7 +78,8 @@ fn set_up(request: DiskRequest) -> Result<MountedDisk> {
     let reports = claim.reporter.clone();
     let disk = Arc::new(CoverRetry::new(request.disk, request.cover));
     let bytes = ByteDisk::new(Arc::clone(&disk) as Arc<dyn Disk>);
-    let filesystem = DiskFilesystem::new(bytes.clone(), read_only, reports.clone());
+    let changes = DiskChanges::new(bytes.clone(), reports.clone(), private && !read_only);
+    let filesystem = DiskFilesystem::new(changes?, read_only);
     let fuse_at = if raw { mountpoint.clone() } else { claim.make_fuse()? };
     if raw {
         claim.make_mountpoint(makes)?;
@@ -115,18 +117,17 @@ fn set_up(request: DiskRequest) -> Result<MountedDisk> {
     let (naming, idle_timeout) = (request.naming, request.idle_timeout);
     let terms = ServeOptions { jobs: Jobs::new(request.jobs, follow, naming), naming, idle_timeout };
     let method = mounted.as_ref().map(MountedFs::method);
-    let (syncing, failed, failures_before) = (None, None, None);
     let served = DiskFuseMount {
         mounted,
-        syncing,
+        syncing: None,
         fuse,
         disk,
         location,
         mountpoint,
         method,
         reporter: reports,
-        failed,
-        failures_before,
+        failed: None,
+        failures_before: None,
     };
     let server = claim.serve(served, Arc::new(bytes), terms)?;
     // Up to this point a request without cover fails the opening, and the user can repeat it. After

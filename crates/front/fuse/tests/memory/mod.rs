@@ -3,6 +3,8 @@
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Error, Extent, Kind, Result, Status, StatusItem};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock};
+use std::thread::sleep;
+use std::time::Duration;
 
 /// Blocks per piece; a piece is allocated when first written.
 const PIECE: usize = 256;
@@ -24,6 +26,10 @@ pub(crate) struct MemoryDisk {
     pub fail_writes: AtomicBool,
     /// Makes writes and flushes fail for lack of cover.
     pub uncovered: AtomicBool,
+    /// Makes writes and flushes wait as long as it is set.
+    pub hold_changes: AtomicBool,
+    /// Number of writes and flushes that wait.
+    pub held: AtomicU64,
     /// Makes `close` fail.
     pub fail_close: AtomicBool,
 }
@@ -40,6 +46,8 @@ impl MemoryDisk {
             fail_reads: AtomicBool::new(false),
             fail_writes: AtomicBool::new(false),
             uncovered: AtomicBool::new(false),
+            hold_changes: AtomicBool::new(false),
+            held: AtomicU64::new(0),
             fail_close: AtomicBool::new(false),
         }
     }
@@ -47,6 +55,11 @@ impl MemoryDisk {
 
 impl MemoryDisk {
     fn check_cover(&self) -> Result<()> {
+        self.held.fetch_add(1, Ordering::SeqCst);
+        while self.hold_changes.load(Ordering::SeqCst) {
+            sleep(Duration::from_millis(10));
+        }
+        self.held.fetch_sub(1, Ordering::SeqCst);
         if self.uncovered.load(Ordering::SeqCst) {
             return Err(Error::new(Kind::NoCover, "no cover came"));
         }

@@ -1,6 +1,7 @@
 //! Tests of the disk as a file.
 
 use crate::fixture::{MountFixture, ServerThread, pattern, run, skip_unless_supported, text};
+use crate::machine::wait_until;
 use crate::memory::MemoryDisk;
 use lacuna_contracts::Error;
 use std::fs::{self, File};
@@ -8,7 +9,10 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 use std::process::Command;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
 
 #[test]
 fn raw_file_takes_and_gives_bytes() {
@@ -127,6 +131,43 @@ fn read_error_becomes_an_input_output_error() {
     let status = fs::read_to_string(place.mountpoint().join("status")).unwrap();
     assert!(!status.contains("failed_requests 0 "), "{status}");
     assert_eq!(place.status().last_error.as_deref(), Some("read: block 0 does not verify"));
+    server.stop().unwrap();
+    place.assert_nothing_left();
+}
+
+/// Programs such as `df` and `losetup` look at every mount of a machine.
+#[test]
+fn a_mount_answers_while_its_writes_wait_for_cover() {
+    skip_unless_supported!(false);
+    let (place, disk) = (MountFixture::new(), Arc::new(MemoryDisk::new(8)));
+    let mut wanted = place.request(&disk);
+    wanted.raw = true;
+    // As of a disk with levels.
+    wanted.identity.private = true;
+    let server = ServerThread::start(wanted);
+    let file = place.mountpoint().join("disk");
+    disk.hold_changes.store(true, Ordering::SeqCst);
+    // All are open before the first write waits.
+    let handles: Vec<File> = (0..40).map(|_| File::options().write(true).open(&file).unwrap()).collect();
+    let writers = (0..40_u8)
+        .zip(handles)
+        .map(|(at, handle)| thread::spawn(move || handle.write_all_at(&[at; 4096], u64::from(at) * 4096)));
+    let writers: Vec<_> = writers.collect();
+    // As many as there are threads that serve a mount.
+    let threads = (thread::available_parallelism().unwrap().get() as u64 * 2).clamp(4, 16);
+    wait_until("that as many writes wait", || disk.held.load(Ordering::SeqCst) >= threads);
+    let (answered, answer) = channel();
+    let look = file.clone();
+    thread::spawn(move || answered.send((fs::metadata(&look).unwrap().len(), rustix::fs::statvfs(&look))));
+    let answer = answer.recv_timeout(Duration::from_secs(30));
+    disk.hold_changes.store(false, Ordering::SeqCst);
+    for writer in writers {
+        writer.join().unwrap().unwrap();
+    }
+    let (length, space) = answer.expect("an answer while writes wait");
+    assert_eq!((length, space.unwrap().f_blocks), (8 << 20, 2048));
+    let content = fs::read(&file).unwrap();
+    assert!((0..40_u8).all(|at| content[usize::from(at) * 4096..][..4096] == [at; 4096]));
     server.stop().unwrap();
     place.assert_nothing_left();
 }
