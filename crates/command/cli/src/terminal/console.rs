@@ -78,10 +78,40 @@ impl Console {
         }
     }
 
+    /// An error as information, on up to three lines on a terminal.
+    pub(crate) fn note_error(&self, e: &Error) {
+        if !self.quiet {
+            to_stderr(&format!("lacuna: note: {}", shown(e)));
+        }
+    }
+
+    /// The same console for what leads to a question: `--quiet` does not silence it.
+    pub(crate) fn before_question(self) -> Self {
+        Console { quiet: false, ..self }
+    }
+
+    /// Tells what will be done and, unless the user has `agreed` to it before, asks whether to go
+    /// on. Errors: [`Kind::Usage`] if the answer is not yes.
+    pub(crate) fn confirm(self, about: &str, agreed: bool) -> Result<()> {
+        if agreed {
+            self.note(about);
+            return Ok(());
+        }
+        self.before_question().note(about);
+        ask_to_go_on()
+    }
+
     /// A detail for `--verbose`.
     pub(crate) fn detail(&self, text: &str) {
         if self.verbose {
             print_always(text);
+        }
+    }
+
+    /// An error as a detail for `--verbose`, on up to three lines on a terminal.
+    pub(crate) fn detail_error(&self, e: &Error) {
+        if self.verbose {
+            error(e);
         }
     }
 
@@ -165,8 +195,7 @@ pub(crate) fn can_ask() -> bool {
     io::stdin().is_terminal() && io::stderr().is_terminal()
 }
 
-/// Asks for confirmation, and fails unless the answer is yes.
-pub(crate) fn confirm() -> Result<()> {
+fn ask_to_go_on() -> Result<()> {
     let _ = write!(io::stderr(), "Go on? [y/N] ");
     let mut answer = String::new();
     let read = io::stdin().lock().read_line(&mut answer);

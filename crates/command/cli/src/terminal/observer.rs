@@ -67,8 +67,7 @@ impl Observer for RemovalObserver {
 
     fn confirm_overwrite(&self, there: &str) -> Result<()> {
         if self.may_ask && console::can_ask() {
-            self.console.note(&format!("{there} exists and will be lost"));
-            return console::confirm();
+            return self.console.confirm(&format!("{there} exists and will be lost"), false);
         }
         self.console.note(&format!("{there} exists and will be overwritten"));
         Ok(())

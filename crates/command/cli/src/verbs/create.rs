@@ -117,11 +117,9 @@ pub(crate) fn delete(args: &DeleteArgs, console: Console) -> Result<()> {
         &args.pool_access.access_for(&args.location)?,
         &observer,
         |uuid| {
-            console.note(&format!(
-                "all data of {}{place} (UUID {uuid}) and its snapshots will be gone",
-                args.location
-            ));
-            if args.yes { Ok(()) } else { console::confirm() }
+            let lost =
+                format!("all data of {}{place} (UUID {uuid}) and its snapshots will be gone", args.location);
+            console.confirm(&lost, args.yes)
         },
     )?;
     drop(observer);

@@ -23,8 +23,7 @@ pub(crate) fn run(args: &EraseArgs, console: Console) -> Result<()> {
                 return Err(last_copy_error(location));
             }
             require_confirmation(args)?;
-            console.note(&warning(location, doomed));
-            if args.yes { Ok(()) } else { console::confirm() }
+            console.confirm(&warning(location, doomed), args.yes)
         })
         .map_err(|e| unerased(location, e))?;
     drop(observer);

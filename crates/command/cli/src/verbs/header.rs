@@ -140,8 +140,11 @@ pub(crate) fn restore(args: &HeaderRestoreArgs, console: Console) -> Result<()> 
         &console,
         |open| passphrase::open_header(&args.passphrase, &opens, backup.public(), open),
         |words| {
-            console.note(words);
-            if args.yes { Ok(()) } else { confirm_restore(&args.location) }
+            if !args.yes && !console::can_ask() {
+                console.note(words);
+                return Err(unasked_restore(&args.location));
+            }
+            console.confirm(words, args.yes)
         },
     )
     .map_err(|e| explain_busy(&args.location, e, console))?;
@@ -149,13 +152,10 @@ pub(crate) fn restore(args: &HeaderRestoreArgs, console: Console) -> Result<()> 
     console.done(&format!("restored the header of {} (generation {generation})", args.location))
 }
 
-fn confirm_restore(location: &Location) -> Result<()> {
-    if console::can_ask() {
-        return console::confirm();
-    }
-    Err(Error::new(Kind::Usage, format!("cannot restore the header of {location}"))
+fn unasked_restore(location: &Location) -> Error {
+    Error::new(Kind::Usage, format!("cannot restore the header of {location}"))
         .found("no terminal to ask whether to go on")
-        .hint("to go on, give --yes"))
+        .hint("to go on, give --yes")
 }
 
 /// `lacuna header repair`.

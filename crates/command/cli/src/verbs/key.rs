@@ -280,8 +280,7 @@ fn confirm(
     }
     let Some(mut levels) = keys.levels().filter(|_| !args.yes) else { return Ok(()) };
     levels.extend(more);
-    console.note(&outcome_text(&levels, keys.has_levels()));
-    console::confirm()
+    console.confirm(&outcome_text(&levels, keys.has_levels()), false)
 }
 
 /// Writes the changed key slots.

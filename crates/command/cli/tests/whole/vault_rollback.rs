@@ -1,6 +1,6 @@
 //! Vaults in an unexpected state: rolled back, copied between machines, and changed on two at once.
 
-use crate::harness::is_program_available;
+use crate::harness::{Terminal, is_program_available, wait_until};
 use crate::vault_harness::VaultScene;
 use std::fs;
 
@@ -8,6 +8,18 @@ use std::fs;
 /// takes files of equal length and modification second for equal.
 fn sync(scene: &VaultScene, from: &str, to: &str) {
     scene.0.tool("rsync", &["-a", "--checksum", "--delete", &format!("{from}/"), to]);
+}
+
+/// The screen of a terminal on which this command ran and its question was answered with no.
+fn answer_no(scene: &VaultScene, args: &[&str]) -> String {
+    let mut terminal = Terminal::new();
+    let seen = terminal.collect_output();
+    terminal.types("n");
+    let mut command = scene.0.command(args);
+    command.stdin(terminal.stdio()).stdout(terminal.stdio()).stderr(terminal.stdio());
+    assert_eq!(command.status().unwrap().code(), Some(1));
+    wait_until("the refusal", || seen.lock().unwrap().contains("nothing was changed"));
+    seen.lock().unwrap().replace('\r', "")
 }
 
 #[test]
@@ -36,6 +48,13 @@ fn an_older_vault_is_refused_until_it_is_accepted() {
     }
     let unasked = scene.keyed(&["vault", "accept", "v"]).code(1);
     assert!(unasked.stderr.contains("--yes"), "{}", unasked.stderr);
+    // `--quiet` silences nothing that leads to a question.
+    for quiet in [&[][..], &["--quiet"]] {
+        let answered = answer_no(&scene, &[&["vault", "accept", "v", "--key-file", "key"], quiet].concat());
+        let wanted = ["older", "\n  expected: ", "\n  hint: go on only if", "is gone", "Go on?"];
+        assert!(wanted.iter().all(|part| answered.contains(part)), "{answered}");
+        assert!(!answered.contains("\\n"), "{answered}");
+    }
     // The newest state is accepted again after it is restored.
     sync(&scene, "newest", "v");
     scene.work_on("state", "v", |scene| assert_eq!(scene.read("file").unwrap(), b"second"));

@@ -284,12 +284,13 @@ pub(crate) fn accept(args: &VaultAcceptArgs, console: Console) -> Result<()> {
 /// another one by then.
 fn consent(yes: bool, console: Console) -> RollbackPolicy {
     RollbackPolicy::ask(move |refusal| {
-        console.note(&console::shown(&refusal.hint("go on only if this is the state that you want")));
-        console.note(
+        let console = if yes { console } else { console.before_question() };
+        console.note_error(&refusal.hint("go on only if this is the state that you want"));
+        console.confirm(
             "accepting it makes this state the newest one: data written to the vault in states outside its \
              history is gone",
-        );
-        if yes { Ok(()) } else { console::confirm() }
+            yes,
+        )
     })
 }
 
