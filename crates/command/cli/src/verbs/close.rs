@@ -339,7 +339,7 @@ fn covers(
         match CoverSession::of_mounted(&level.mount, hidden, patience) {
             Ok(cover) => covers.push((level.mount.location.clone(), cover)),
             // Closing the level reports the failure too.
-            Err(e) => console.detail(&format!("no cover for the closing: {}", console::shown(&e))),
+            Err(e) => console.detail_error(&e.context("no cover for the closing")),
         }
     }
     covers
@@ -388,11 +388,19 @@ struct MountedLevel {
 }
 
 /// Deeper levels first: pending hidden writes get cover while level 0 is still in use.
+///
+/// A server that does not answer counts as level 0: the server of level 0 refuses a wrong order.
+/// Deniability contract: such a server is asked once, however many levels it has mounted, so that
+/// the time of a close does not tell their number.
 fn deepest_first(mounts: Vec<OpenMount>) -> Vec<MountedLevel> {
+    let mut silent = BTreeSet::new();
     let level = |mount: OpenMount| {
-        // A server that does not answer counts as level 0: the server of level 0 refuses a wrong
-        // order.
-        let status = mount.status().ok();
+        let server = mount.peer.as_ref().map(|peer| peer.record.pid);
+        let status =
+            if server.is_some_and(|server| silent.contains(&server)) { None } else { mount.status().ok() };
+        if status.is_none() {
+            silent.extend(server);
+        }
         let level = status.as_ref().and_then(|of| of.counters().find(|(name, _)| *name == "level"));
         let number = level.map_or(0, |(_, level)| level);
         let is = |property: fn(&ServerStatus) -> bool| status.as_ref().is_some_and(property);
