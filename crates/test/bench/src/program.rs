@@ -52,6 +52,14 @@ fn sibling_program() -> Result<PathBuf> {
     if let Some(cargo) = std::env::var_os("CARGO") {
         let mut build = Command::new(cargo);
         build.args(["build", "-p", "lacuna-cli"]);
+        // `cargo run` describes this package in the environment. Build programs of libraries that
+        // read these variables would run again, and their libraries would be built again.
+        for (name, _) in std::env::vars_os() {
+            let text = name.to_string_lossy();
+            if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+                build.env_remove(&name);
+            }
+        }
         if dir.ends_with("release") {
             build.arg("--release");
         }
