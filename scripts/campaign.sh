@@ -13,8 +13,9 @@
 #   CARGO   cargo
 #
 # The programs are built once for the code that is checked out, and copied: an edit or a build beside a campaign changes nothing that it
-# plays, and a later run goes on without building. A range that was played for the same code is not played again, so a run that was
-# interrupted goes on where it was. The same seed gives the same digest. Of code with changes that are not committed nothing is noted.
+# plays, and a later run goes on without building. A range that was played by the same program is not played again: a run that was
+# interrupted goes on where it was, and after a change of the code only the plays whose programs it changes are played again. The same
+# seed gives the same digest. Of code with changes that are not committed nothing is noted.
 #
 # A range begins at a million times its seed, as LACUNA_SEED. Plays count on from there, by one for each run or disk at most, so ranges of up
 # to a million cuts, openings or runs have no seed in common. The seed that a failed test prints is its LACUNA_SEED, not one of this script.
@@ -67,16 +68,26 @@ sum() {
     sha256sum | cut -c 1-16
 }
 
+# Where the digests of the ranges of a play are, which were played by these very programs.
+played() { # DIR NAME CRATE TARGET...
+    dir=$1 name=$2 crate=$3
+    shift 3
+    echo "$state/played/$name/$(for target in "$@"; do sha256sum <"$dir/programs/$crate-$target"; done | sum)"
+}
+
 # One range, unless it was played: the log is kept if it fails.
 range() { # DIR NAME CRATE FIRST COUNT TARGET...
     dir=$1 name=$2 crate=$3 first=$4 count=$5
     shift 5
-    note=$dir/$name/$first-$count
+    note=$(played "$dir" "$name" "$crate" "$@")/$first-$count
+    mkdir -p "$(dirname "$note")"
+    # Another campaign may be playing this range with the same program.
+    exec 8>"$note.lock"
+    flock 8
     if [ -s "$note" ]; then
         echo "$name, seed $first: $count, digest $(cat "$note"), played before"
         return
     fi
-    mkdir -p "$(dirname "$note")"
     log=$note.log
     : >"$log"
     began=$(date +%s)
@@ -144,13 +155,14 @@ ranges_of() { # DIR NAME CRATE TARGET...
 }
 
 # Says what became of a play whose ranges were all played, and notes it.
-end() { # DIR COMMIT NAME
-    dir=$1 commit=$2 name=$3
+end() { # DIR COMMIT NAME CRATE TARGET...
+    commit=$2 name=$3
+    notes=$(dir=$1 && shift 2 && played "$dir" "$@")
     count=$(count_of "$name")
     all=
     at=$seed
     while [ "$at" -le "$last" ]; do
-        one=$(cat "$dir/$name/$at-$count" 2>/dev/null) || return 1
+        one=$(cat "$notes/$at-$count" 2>/dev/null) || return 1
         all="$all$one
 "
         at=$((at + 1))
@@ -186,13 +198,13 @@ done
 code="crates Cargo.toml Cargo.lock"
 # shellcheck disable=SC2086 # the list is meant to be split
 if [ -n "$(git status --porcelain -- $code)" ]; then
-    echo "the code has changes that are not committed: everything is played, and nothing is noted" >&2
+    echo "the code has changes that are not committed: nothing is noted" >&2
     dir=$state/changed
     rm -rf "$dir"
     mkdir -p "$dir"
     commit=
 else
-    # Commits that change documents alone leave what was played.
+    # Commits that change documents alone need no new programs.
     dir=$state/$(for path in $code; do git rev-parse "HEAD:$path"; done | sum)
     mkdir -p "$dir"
     [ -s "$dir/commit" ] || git rev-parse --short=12 HEAD >"$dir/commit"
@@ -207,6 +219,7 @@ for name in $wanted; do
     ranges_of "$dir" $(plays | grep "^$name ")
 done | xargs -P "$jobs" -L 1 scripts/campaign.sh range || status=1
 for name in $wanted; do
-    end "$dir" "$commit" "$name" || status=1
+    # shellcheck disable=SC2046
+    end "$dir" "$commit" $(plays | grep "^$name ") || status=1
 done
 exit $status
