@@ -70,7 +70,7 @@ impl Workspace {
 
     /// Empties the kernel's caches of files.
     pub(crate) fn drop_caches(&self) -> Result<()> {
-        let failed = |e| Error::io("cannot empty the kernel's caches", &e).hint("measure vaults as root");
+        let failed = |e| Error::io("cannot empty the kernel's caches", &e).hint("measure as root");
         self.write_back()?;
         std::fs::write("/proc/sys/vm/drop_caches", "3").map_err(failed)
     }

@@ -1,5 +1,6 @@
 //! Processor times that agree between two runs on one commit: servers run side by side on one
-//! processor, and the median over several sessions is taken, each with newly started servers.
+//! processor, and the median over several sessions is taken, each with newly started servers and
+//! newly filled caches.
 
 use crate::measuring::samples::Samples;
 use crate::measuring::section_results::StableFigure;
@@ -64,6 +65,10 @@ impl SideBySide<'_> {
         session: SliceSession<'_>,
         ratios: &mut ProcessorRatios,
     ) -> Result<()> {
+        // The kernel caches a file in pieces of sizes that depend on the memory that is free at
+        // that time. Without this, a server that drops no cache would have the pieces of the fill
+        // in all sessions of a run, and others in the next run.
+        work.drop_caches()?;
         let beside = |(nth, subject): (usize, &Subject)| start(work, *subject, nth);
         let servers = self.subjects.iter().enumerate().map(beside).collect::<Result<Vec<_>>>()?;
         let spent = session.run(work, &servers.iter().collect::<Vec<_>>())?;
