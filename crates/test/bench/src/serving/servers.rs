@@ -127,7 +127,7 @@ pub(crate) fn stable<S: Named>(grid: &Grid<S>, subjects: &[S], jobs: &[IoJob]) -
 pub(crate) fn method(scale: &Scale) -> String {
     format!(
         "### Method for servers\n\n\
-- Our own client (`crates/test/bench/src/client.rs`, about 300 lines) drives all servers over one connection \
+- Our own client (`crates/test/bench/src/serving/client.rs`, about 300 lines) drives all servers over one connection \
 on a unix socket. It keeps the number of requests in flight that the depth names, and does not look at their \
 content. `fio` does not suit: its start takes longer than a turn, and its own processor time draws all \
 ratios towards 1.\n\
