@@ -152,7 +152,8 @@ fn a_removed_backing_directory_is_an_error() {
     let server = place.mount(MountMode::Create);
     let at = |name: &str| place.mountpoint().join(name);
     write_durably(&at("synced"), b"content").unwrap();
-    fs::remove_dir_all(place.backing()).unwrap();
+    // The server may add files while they are removed.
+    wait_until("the removal of the directory", || fs::remove_dir_all(place.backing()).is_ok());
     // A small file would fit into the journal, which is removed from its directory but still open.
     assert_eq!(write_durably(&at("small"), b"content").unwrap_err().raw_os_error(), Some(libc::EIO));
     assert!(write_durably(&at("another"), b"content").is_err());
