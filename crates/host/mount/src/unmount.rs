@@ -8,25 +8,36 @@ use crate::{command, mount_table, mount_users};
 use lacuna_contracts::{Error, Kind, Result};
 use std::ffi::OsStr;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long the kernel may take to release the loop device after its last mount is gone. If it
 /// takes longer, the file system is still mounted in another mount namespace.
 pub const RELEASE_LIMIT: Duration = Duration::from_secs(10);
 /// How often to check whether a lazy unmount has removed the mount from the table.
 const TABLE_INTERVAL: Duration = Duration::from_millis(5);
+/// How long an unmount is repeated while no process that holds the mount can be found: `df` and
+/// monitoring programs ask every mount for its free space, and hold it while they wait for the
+/// answer. The kernel shows no such use.
+const PASSING_USE: Duration = Duration::from_secs(2);
+/// How often.
+const PASSING_USE_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Unmounts the FUSE file system of lacuna at `mountpoint` if there is one. Errors: [`Kind::Busy`],
-/// naming its users.
+/// Unmounts the FUSE file system of lacuna at `mountpoint` if there is one. Waits for the end of a
+/// passing use. Errors: [`Kind::Busy`], naming its users.
 pub fn unmount_fuse(mountpoint: &Path) -> Result<()> {
-    if !is_our_fuse_mounted(mountpoint)? {
-        return Ok(());
+    let until = Instant::now() + PASSING_USE;
+    while is_our_fuse_mounted(mountpoint)? {
+        let finished = unmount_if_unused(mountpoint)?;
+        if finished.success() || !is_our_fuse_mounted(mountpoint)? {
+            break;
+        }
+        let passing = finished.stderr.contains("busy") && mount_users::describe(mountpoint).is_none();
+        if !passing || Instant::now() >= until {
+            return Err(busy_or_failed(mountpoint, &finished));
+        }
+        std::thread::sleep(PASSING_USE_INTERVAL);
     }
-    let finished = unmount_if_unused(mountpoint)?;
-    if finished.success() || !is_our_fuse_mounted(mountpoint)? {
-        return Ok(());
-    }
-    Err(busy_or_failed(mountpoint, &finished))
+    Ok(())
 }
 
 /// Removes the mount of a dead server. Nothing can be read or written through it, so here, and only

@@ -9,9 +9,13 @@ use lacuna_daemon::{CloseOutcome, MountRecord, Registry, close};
 use lacuna_fuse::{MountedVault, VaultRequest};
 use lacuna_vault::Vault;
 use rustix::fs::{CWD, RenameFlags, renameat_with, statvfs};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{IoSlice, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -36,6 +40,44 @@ fn a_busy_vault_stays_mounted_and_the_error_names_its_user() {
     user.wait().unwrap();
     place.unmount(server);
     place.verify();
+    place.assert_nothing_left();
+}
+
+/// Sends a descriptor of the directory through a socket, where no process has it, so that the
+/// kernel shows no user of the mount: as of `df`, which waits for the free space of a mount. The
+/// use ends with the returned sockets.
+fn use_invisibly(dir: &Path) -> (UnixStream, UnixStream) {
+    let (from, to) = UnixStream::pair().unwrap();
+    let dir = File::open(dir).unwrap();
+    let sent = [dir.as_fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut message = SendAncillaryBuffer::new(&mut space);
+    assert!(message.push(SendAncillaryMessage::ScmRights(&sent)));
+    sendmsg(&from, &[IoSlice::new(b"d")], &mut message, SendFlags::empty()).unwrap();
+    (from, to)
+}
+
+#[test]
+fn a_close_waits_for_the_end_of_a_passing_use() {
+    skip_if!(lacking());
+    let place = VaultFixture::new();
+    let server = place.mount(MountMode::Create);
+    let passing = use_invisibly(&place.mountpoint());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(300));
+            drop(passing);
+        });
+        close(&place.mountpoint(), Some(&place.run_base())).unwrap();
+    });
+    server.wait(&place);
+
+    let server = place.mount(MountMode::Open);
+    let lasting = use_invisibly(&place.mountpoint());
+    let refused = close(&place.mountpoint(), Some(&place.run_base())).unwrap_err();
+    assert!(refused.to_string().contains("not visible here"), "{refused}");
+    drop(lasting);
+    place.unmount(server);
     place.assert_nothing_left();
 }
 
