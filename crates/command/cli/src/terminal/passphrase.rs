@@ -419,10 +419,13 @@ fn from_program(program: &Path, prompt: &str) -> Result<Passphrase> {
             .found(e.to_string())
             .expected("a program that prints the passphrase")
     };
+    // Programs such as systemd-ask-password ask on the terminal of their standard input. Anything
+    // else on standard input is not for them.
+    let input = if io::stdin().is_terminal() { Stdio::inherit() } else { Stdio::null() };
     // The program may show the name of a file on a terminal.
     let mut child = Command::new(program)
         .arg(&*printable(prompt))
-        .stdin(Stdio::null())
+        .stdin(input)
         .stdout(Stdio::piped())
         .spawn()
         .map_err(|e| failed(&e))?;
