@@ -159,9 +159,10 @@ fn check_count(args: &OpenArgs, key: &UnlockedDisk) -> Result<()> {
             .found(format!("a passphrase that opens level {} and no deeper one", open - 1))
             .expected(format!("one that opens level {first}"))
     } else {
-        refused
-            .found(format!("{count} mount points"))
-            .expected(format!("at most {open}, one for each level that the passphrase opens"))
+        refused.found(format!("{count} mount points")).expected(match open {
+            1 => "one: this passphrase opens one level".to_owned(),
+            _ => format!("at most {open}: this passphrase opens {open} levels"),
+        })
     })
 }
 
