@@ -44,7 +44,7 @@ impl FlakyStorage {
     }
 }
 
-/// Counts a read, and fails it with an error of this kind if it is the one that fails.
+/// Counts a read. The read at which the count ends fails with an error of this kind.
 fn count_read(passes: &Mutex<Option<u64>>, kind: Kind) -> Result<()> {
     let mut passes = passes.lock();
     match *passes {

@@ -1,6 +1,6 @@
 //! Requests that change a disk: writes, discards and flushes.
 //!
-//! A hidden level keeps such a request waiting until cover carries what it wrote before, which can
+//! A hidden level keeps such a request waiting until cover carries its earlier writes, which can
 //! take minutes, or until a program writes to level 0. If all threads that serve the mount waited,
 //! the kernel would get no answer to any other request: programs that look at every mount of the
 //! machine, such as `df` and `losetup`, would wait as well. The changes of a disk with levels

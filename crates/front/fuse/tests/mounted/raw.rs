@@ -153,9 +153,9 @@ fn a_mount_answers_while_its_writes_wait_for_cover() {
         .zip(handles)
         .map(|(at, handle)| thread::spawn(move || handle.write_all_at(&[at; 4096], u64::from(at) * 4096)));
     let writers: Vec<_> = writers.collect();
-    // As many as there are threads that serve a mount.
+    // The number of threads that serve a mount.
     let threads = (thread::available_parallelism().unwrap().get() as u64 * 2).clamp(4, 16);
-    wait_until("that as many writes wait", || disk.held.load(Ordering::SeqCst) >= threads);
+    wait_until("one waiting write for each of these threads", || disk.held.load(Ordering::SeqCst) >= threads);
     let (answered, answer) = channel();
     let look = file.clone();
     thread::spawn(move || answered.send((fs::metadata(&look).unwrap().len(), rustix::fs::statvfs(&look))));
