@@ -14,17 +14,19 @@ use lacuna_contracts::{ByteDisk, Error, Kind, Result, WipeOnDrop};
 use lacuna_daemon::become_io_flusher;
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SendError, Sender, channel};
 
-/// A request, which gets the disk and sends the reply.
-type Change = Box<dyn FnOnce(&ChangedDisk) + Send>;
+/// A request with its disk, which sends the reply. A thread without a request holds no disk.
+type Change = Box<dyn FnOnce() + Send>;
 
 /// The disk of a mount, and the threads that change it.
 pub(crate) struct DiskChanges {
     disk: Arc<ChangedDisk>,
     /// Requests for the threads of a disk whose changes may wait: at most 64 in the background of
     /// the kernel, and one of each thread of a program that writes. The threads end when this
-    /// sender is dropped.
+    /// sender is dropped. They may perform a flush beside earlier writes: those had no answer yet
+    /// when it was requested, and it need not make them durable.
     queue: Option<Sender<Change>>,
 }
 
@@ -34,6 +36,9 @@ pub(crate) struct ChangedDisk {
     /// flushes every file system, with or without writes.
     pub disk: UseCounted<ByteDisk>,
     pub reporter: SessionReporter,
+    /// Whether the mount has ended. The kernel has then told programs that all their requests
+    /// without an answer failed.
+    has_ended: AtomicBool,
 }
 
 impl DiskChanges {
@@ -42,8 +47,8 @@ impl DiskChanges {
     /// Errors: [`Kind::Io`](lacuna_contracts::Kind::Io) if the system has no thread left.
     pub(crate) fn new(disk: ByteDisk, reporter: SessionReporter, may_wait: bool) -> Result<Self> {
         let disk = UseCounted::new(disk, Arc::clone(&reporter.session));
-        let disk = Arc::new(ChangedDisk { disk, reporter });
-        let queue = if may_wait { Some(start_threads(&disk)?) } else { None };
+        let disk = Arc::new(ChangedDisk { disk, reporter, has_ended: AtomicBool::new(false) });
+        let queue = if may_wait { Some(start_threads()?) } else { None };
         Ok(DiskChanges { disk, queue })
     }
 
@@ -71,34 +76,48 @@ impl DiskChanges {
         self.run(move |disk| disk.flush(reply));
     }
 
+    /// Ends the queue with the mount: its threads perform none of the changes that they have not
+    /// begun. A change that has begun goes on until the disk answers it.
+    pub(crate) fn end(&mut self) {
+        self.disk.has_ended.store(true, Ordering::Release);
+        self.queue = None;
+    }
+
     fn run(&self, change: impl FnOnce(&ChangedDisk) + Send + 'static) {
         let Some(queue) = &self.queue else { return change(&self.disk) };
+        let disk = Arc::clone(&self.disk);
+        let change = move || {
+            // Dropping a change drops its reply, which then sends EIO.
+            if !disk.has_ended.load(Ordering::Acquire) {
+                change(&disk);
+            }
+        };
         if let Err(SendError(change)) = queue.send(Box::new(change)) {
-            change(&self.disk);
+            change();
         }
     }
 }
 
 /// Starts the threads, which end when the returned sender is dropped.
-fn start_threads(disk: &Arc<ChangedDisk>) -> Result<Sender<Change>> {
+fn start_threads() -> Result<Sender<Change>> {
     let (sender, receiver) = channel();
     let receiver = Arc::new(Mutex::new(receiver));
     for _ in 0..MOST_THREADS {
-        let (disk, receiver) = (Arc::clone(disk), Arc::clone(&receiver));
-        let run = move || run_changes(&disk, &receiver);
+        let receiver = Arc::clone(&receiver);
+        let run = move || run_changes(&receiver);
         let thread = std::thread::Builder::new().name("lacuna-change".to_owned()).spawn(run);
         thread.map_err(|e| Error::io("cannot start the threads that write to the disk", &e))?;
     }
     Ok(sender)
 }
 
-fn run_changes(disk: &ChangedDisk, receiver: &Mutex<Receiver<Change>>) {
+fn run_changes(receiver: &Mutex<Receiver<Change>>) {
     // The kernel writes its cache back through these threads.
     become_io_flusher();
     loop {
         let next = receiver.lock().recv();
         let Ok(change) = next else { return };
-        change(disk);
+        change();
     }
 }
 
@@ -152,5 +171,53 @@ impl ChangedDisk {
             Ok(()) => reply.ok(),
             Err(e) => reply.error(self.report("flush", e)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lacuna_contracts::{Disk, Status};
+    use lacuna_testkit::StatusOnlyDisk;
+
+    /// The changes of a disk whose changes may wait.
+    fn changes_of(disk: &Arc<dyn Disk>) -> DiskChanges {
+        let (events, _) = channel();
+        let reporter = SessionReporter { session: Arc::default(), events, log: Arc::new(|_| {}) };
+        DiskChanges::new(ByteDisk::new(Arc::clone(disk)), reporter, true).unwrap()
+    }
+
+    #[test]
+    fn the_end_of_a_mount_drops_the_changes_that_have_not_begun() {
+        let disk: Arc<dyn Disk> = Arc::new(StatusOnlyDisk(Status::default));
+        let mut changes = changes_of(&disk);
+        let gate = Arc::new(Mutex::new(()));
+        let closed = gate.lock();
+        let ((begun, begins), (done, ends)) = (channel(), channel());
+        for number in 0..MOST_THREADS + 24 {
+            let (begun, done, gate) = (begun.clone(), done.clone(), Arc::clone(&gate));
+            changes.run(move |_| {
+                begun.send(number).unwrap();
+                drop(gate.lock());
+                done.send(number).unwrap();
+            });
+        }
+        let mut begun_before: Vec<usize> = begins.iter().take(MOST_THREADS).collect();
+        changes.end();
+        drop(closed);
+        // The remaining senders are those of changes.
+        drop((begun, done, changes));
+        let mut ended: Vec<usize> = ends.iter().collect();
+        begun_before.sort_unstable();
+        ended.sort_unstable();
+        assert_eq!(ended, begun_before);
+        assert_eq!(begins.iter().count(), 0, "a change began after the end of the mount");
+    }
+
+    #[test]
+    fn threads_without_a_change_do_not_keep_the_disk_open() {
+        let disk: Arc<dyn Disk> = Arc::new(StatusOnlyDisk(Status::default));
+        drop(changes_of(&disk));
+        assert_eq!(Arc::strong_count(&disk), 1);
     }
 }

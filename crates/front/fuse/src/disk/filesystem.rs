@@ -197,6 +197,7 @@ impl Filesystem for DiskFilesystem {
     }
 
     fn destroy(&mut self) {
+        self.changes.end();
         self.disk().reporter.report_end();
     }
 

@@ -24,11 +24,13 @@ pub(crate) struct MemoryDisk {
     pub fail_reads: AtomicBool,
     /// Makes writes fail.
     pub fail_writes: AtomicBool,
+    /// Makes writes fail that begin at a block with an odd number.
+    pub fail_odd_blocks: AtomicBool,
     /// Makes writes and flushes fail for lack of cover.
     pub uncovered: AtomicBool,
-    /// Makes writes and flushes wait as long as it is set.
-    pub hold_changes: AtomicBool,
-    /// Number of writes and flushes that wait.
+    /// Makes writes wait as long as it is set.
+    pub hold_writes: AtomicBool,
+    /// Number of writes that wait.
     pub held: AtomicU64,
     /// Makes `close` fail.
     pub fail_close: AtomicBool,
@@ -45,8 +47,9 @@ impl MemoryDisk {
             closes: AtomicU64::new(0),
             fail_reads: AtomicBool::new(false),
             fail_writes: AtomicBool::new(false),
+            fail_odd_blocks: AtomicBool::new(false),
             uncovered: AtomicBool::new(false),
-            hold_changes: AtomicBool::new(false),
+            hold_writes: AtomicBool::new(false),
             held: AtomicU64::new(0),
             fail_close: AtomicBool::new(false),
         }
@@ -54,12 +57,15 @@ impl MemoryDisk {
 }
 
 impl MemoryDisk {
-    fn check_cover(&self) -> Result<()> {
+    fn wait_while_held(&self) {
         self.held.fetch_add(1, Ordering::SeqCst);
-        while self.hold_changes.load(Ordering::SeqCst) {
+        while self.hold_writes.load(Ordering::SeqCst) {
             sleep(Duration::from_millis(10));
         }
         self.held.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn check_cover(&self) -> Result<()> {
         if self.uncovered.load(Ordering::SeqCst) {
             return Err(Error::new(Kind::NoCover, "no cover came"));
         }
@@ -104,8 +110,10 @@ impl Disk for MemoryDisk {
     }
 
     fn write(&self, first: BlockAddr, data: &[u8]) -> Result<()> {
+        self.wait_while_held();
         self.check_cover()?;
-        if self.fail_writes.load(Ordering::SeqCst) {
+        let is_odd = first.0 % 2 == 1;
+        if self.fail_writes.load(Ordering::SeqCst) || is_odd && self.fail_odd_blocks.load(Ordering::SeqCst) {
             return Err(Error::new(Kind::Io, format!("block {} cannot be written", first.0)));
         }
         let mut done = 0;

@@ -3,6 +3,7 @@
 //! Every test skips itself with a reason where the machine does not allow it. In no case does a
 //! mount remain.
 
+mod changes;
 mod file_system;
 mod fixture;
 #[path = "../machine/mod.rs"]

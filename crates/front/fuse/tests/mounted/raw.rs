@@ -146,7 +146,7 @@ fn a_mount_answers_while_its_writes_wait_for_cover() {
     wanted.identity.private = true;
     let server = ServerThread::start(wanted);
     let file = place.mountpoint().join("disk");
-    disk.hold_changes.store(true, Ordering::SeqCst);
+    disk.hold_writes.store(true, Ordering::SeqCst);
     // All are open before the first write waits.
     let handles: Vec<File> = (0..40).map(|_| File::options().write(true).open(&file).unwrap()).collect();
     let writers = (0..40_u8)
@@ -160,7 +160,7 @@ fn a_mount_answers_while_its_writes_wait_for_cover() {
     let look = file.clone();
     thread::spawn(move || answered.send((fs::metadata(&look).unwrap().len(), rustix::fs::statvfs(&look))));
     let answer = answer.recv_timeout(Duration::from_secs(30));
-    disk.hold_changes.store(false, Ordering::SeqCst);
+    disk.hold_writes.store(false, Ordering::SeqCst);
     for writer in writers {
         writer.join().unwrap().unwrap();
     }
