@@ -157,17 +157,23 @@ impl Scene {
     /// The control socket of the server with this file of the directory open: `front` is `fuse` or
     /// `nbd`.
     pub(crate) fn control(&self, name: &str, front: &str) -> PathBuf {
+        self.controls(name, front).into_iter().next().unwrap()
+    }
+
+    /// The control sockets of all servers with this file open: of a disk with levels, one for each
+    /// mount.
+    pub(crate) fn controls(&self, name: &str, front: &str) -> Vec<PathBuf> {
         let root = rustix::process::geteuid().is_root();
         let base = if root { PathBuf::from("/run/lacuna") } else { self.path("lacuna") };
         let location = self.path(name).canonicalize().unwrap();
-        let mut instances = fs::read_dir(base).unwrap().map(|entry| entry.unwrap().path());
+        let instances = fs::read_dir(base).unwrap().map(|entry| entry.unwrap().path());
         let is_it = |dir: &PathBuf| {
             // Servers of other tests start and end.
             let Ok(record) = fs::read_to_string(dir.join("record.json")) else { return false };
             let record: serde_json::Value = serde_json::from_str(&record).unwrap();
             record["location"] == location.to_str().unwrap() && record["front"][front].is_object()
         };
-        instances.find(is_it).unwrap().join("control")
+        instances.filter(is_it).map(|dir| dir.join("control")).collect()
     }
 
     /// Runs another program and requires success.

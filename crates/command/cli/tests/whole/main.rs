@@ -54,6 +54,7 @@ mod requests;
 mod rescue;
 mod rootless;
 mod server_exit;
+mod silent_server;
 mod systemd_guest;
 mod tls;
 mod tokens;
