@@ -10,7 +10,7 @@ use crate::terminal::console;
 use clap::{Command, CommandFactory};
 use clap_mangen::Man;
 use clap_mangen::roff::Roff;
-use lacuna_storage::{Error, Result};
+use lacuna_storage::{Error, Result, shell_word};
 use std::io;
 use std::path::Path;
 
@@ -25,7 +25,19 @@ pub(crate) fn completions(args: &CompletionsArgs) -> Result<()> {
 pub(crate) fn pages(args: &ManArgs) -> Result<()> {
     write(&commands(), &args.dir)
         .and_then(|()| std::fs::write(args.dir.join(mount_page::FILE), mount_page::page()))
-        .map_err(|e| Error::io(format!("cannot write the manual pages to {}", args.dir.display()), &e))
+        .map_err(|e| not_written(&args.dir, &e))
+}
+
+/// The error of a directory that takes no manual pages.
+fn not_written(dir: &Path, e: &io::Error) -> Error {
+    let error = Error::io(format!("cannot write the manual pages to {}", dir.display()), e);
+    match e.kind() {
+        io::ErrorKind::NotFound => error
+            .expected("an existing directory")
+            .hint(format!("create the directory: mkdir -p {}", shell_word(dir))),
+        io::ErrorKind::NotADirectory => error.expected("a directory"),
+        _ => error,
+    }
 }
 
 fn commands() -> Command {
@@ -111,6 +123,19 @@ mod tests {
             let words = example.split(" >").next().unwrap().replace("'/mnt/b c'", "/mnt/b");
             Cli::try_parse_from(words.split(' ')).map_or_else(|e| panic!("{example}: {e}"), drop);
         }
+    }
+
+    #[test]
+    fn a_missing_directory_comes_with_the_command_that_makes_it() {
+        let place = tempfile::tempdir().unwrap();
+        let refused = |name: &str| pages(&ManArgs { dir: place.path().join(name) }).unwrap_err().to_string();
+        let missing = refused("pages");
+        assert!(
+            missing.contains("expected: an existing directory; create the directory: mkdir -p /"),
+            "{missing}"
+        );
+        std::fs::write(place.path().join("file"), "").unwrap();
+        assert!(refused("file").contains("expected: a directory"));
     }
 
     #[test]
