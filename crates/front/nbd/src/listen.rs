@@ -104,7 +104,15 @@ pub fn passed_addresses() -> Vec<SocketAddr> {
 
 fn open_tcp(name: &str, addresses: &[SocketAddr]) -> Result<Listener> {
     let bound = TcpListener::bind(addresses).map(Listener::Tcp);
-    bound.map_err(|e| in_use(format!("cannot listen on {name}"), &e))
+    bound.map_err(|e| tcp_error(name, &e))
+}
+
+fn tcp_error(name: &str, e: &io::Error) -> Error {
+    let error = in_use(format!("cannot listen on {name}"), e);
+    match e.kind() {
+        io::ErrorKind::PermissionDenied => error.hint("ports below 1024 are for root: choose another one"),
+        _ => error,
+    }
 }
 
 fn in_use(what: String, e: &io::Error) -> Error {
@@ -290,6 +298,13 @@ mod tests {
     #[test]
     fn paths_are_encoded_for_uris() {
         assert_eq!(percent_encoded(Path::new("/run/a b&c.sock")), "/run/a%20b%26c.sock");
+    }
+
+    #[test]
+    fn a_refused_port_comes_with_a_remedy() {
+        let refused = |number| tcp_error("[::]:80", &io::Error::from_raw_os_error(number)).to_string();
+        assert!(refused(libc::EACCES).ends_with("; ports below 1024 are for root: choose another one"));
+        assert!(refused(libc::EADDRINUSE).ends_with("; stop the other server or choose another address"));
     }
 
     /// The name is not resolved again: by now it could resolve to an unchecked address.

@@ -129,6 +129,8 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
 fn unreadable(path: &Path, error: pem::Error) -> Error {
     let what = format!("cannot load {} for TLS", path.display());
     let error = match error {
+        // The file is there, and its owner is not this user.
+        pem::Error::Io(e) if e.kind() == ErrorKind::PermissionDenied => return Error::io(what, &e),
         pem::Error::Io(e) => Error::io(what, &e),
         other => Error::new(Kind::Usage, what).found(other.to_string()).expected("PEM"),
     };
@@ -334,6 +336,14 @@ mod tests {
             assert!(refusal.to_string().contains(found) && refusal.to_string().len() < 1000, "{refusal}");
             assert!(refusal.get_hint().is_none_or(|advice| advice.to_string().len() <= 100), "{refusal}");
         }
+    }
+
+    #[test]
+    fn a_certificate_that_may_not_be_read_is_not_missing() {
+        let advice = |kind: ErrorKind| {
+            unreadable(Path::new("tls/server-cert.pem"), pem::Error::Io(kind.into())).get_hint().is_some()
+        };
+        assert!(advice(ErrorKind::NotFound) && !advice(ErrorKind::PermissionDenied));
     }
 
     #[test]

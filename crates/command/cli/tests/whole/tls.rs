@@ -7,9 +7,10 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
 /// An authority, a server, and a directory for each client: `right`, `none` without a certificate,
-/// `foreign` of another authority with the same name, and `old` as `openssl x509 -req` makes it.
+/// `foreign` of another authority with the same name, `other` of an authority with another name,
+/// `stranger` that trusts only this authority, and `old` as `openssl x509 -req` makes it.
 const CERTIFICATES: &str = r#"
-set -e; mkdir server right none foreign old
+set -e; mkdir server right none foreign other stranger old
 key="-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes"
 new() { openssl req -x509 $key -days 30 "$@"; }
 new -subj /CN=authority -keyout ca-key.pem -out ca-cert.pem -addext keyUsage=keyCertSign,cRLSign
@@ -21,10 +22,14 @@ new -subj /CN=client -keyout right/client-key.pem -out right/client-cert.pem \
     -CA ca-cert.pem -CAkey ca-key.pem -addext basicConstraints=CA:FALSE
 new -subj /CN=client -keyout foreign/client-key.pem -out foreign/client-cert.pem \
     -CA other-cert.pem -CAkey other-key.pem -addext basicConstraints=CA:FALSE
+new -subj /CN=elsewhere -keyout else-key.pem -out else-cert.pem -addext keyUsage=keyCertSign,cRLSign
+new -subj /CN=client -keyout other/client-key.pem -out other/client-cert.pem \
+    -CA else-cert.pem -CAkey else-key.pem -addext basicConstraints=CA:FALSE
+cp right/client-*.pem stranger/ && cp else-cert.pem stranger/ca-cert.pem
 openssl req $key -keyout old/client-key.pem -out request -subj /CN=client
 openssl x509 -req -in request -CA ca-cert.pem -CAkey ca-key.pem -CAcreateserial -days 30 \
     -out old/client-cert.pem
-for directory in server right none foreign old; do cp ca-cert.pem $directory; done
+for directory in server right none foreign other old; do cp ca-cert.pem $directory; done
 openssl x509 -req -in request -signkey old/client-key.pem -days 30 -out old-ca-cert.pem
 "#;
 
@@ -86,6 +91,8 @@ fn a_refused_client_is_counted_with_its_reason() {
     for (client, reason) in [
         ("none", "no certificate of the client; expected: one that ca-cert.pem signed"),
         ("foreign", "a client's certificate of another authority"),
+        // A client shows no certificate of an authority that the server does not name.
+        ("other", "no certificate of the client"),
         ("old", "a client's certificate of X.509 version 1; expected: one of version 3"),
     ] {
         if client == "old" && !is_of_version_1(&scene, "old/client-cert.pem") {
@@ -101,6 +108,8 @@ fn a_refused_client_is_counted_with_its_reason() {
         // It is no failure of the disk.
         assert_eq!((&answer["last_error"], &answer["clients"]), (&Value::Null, &0.into()));
     }
+    // A client that refuses the server leaves without a word, and is not counted.
+    assert!(!is_let_in("stranger"));
     assert!(is_let_in("right"));
     let text = scene.lacuna(&["status", "disk.img"]).code(0).stdout;
     assert!(text.contains(&format!("{count} clients refused, the last: a client of 127.0.0.1")), "{text}");
