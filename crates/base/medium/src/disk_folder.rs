@@ -460,7 +460,7 @@ pub fn forget_cached(file: &File, path: &Path) -> Result<()> {
         Err(e) if matches!(e.raw_os_error(), Some(n) if n == Errno::ROFS.raw_os_error()) => {}
         Err(e) => {
             return Err(failed("earlier writes did not reach", &e)
-                .hint("repair the disk, then open it again: it continues from the last durable state"));
+                .hint("repair the medium that holds it, then open it again: it continues from the last durable state"));
         }
     }
     fs::fadvise(file, 0, None, Advice::DontNeed)

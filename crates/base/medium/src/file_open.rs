@@ -1,7 +1,7 @@
 //! Opening a file or block device: permitted kinds, symbolic links, locks, and errors.
 
 use lacuna_contracts::{Action, Error, Hint, Kind, Result, Setting};
-use rustix::fs::OFlags;
+use rustix::fs::{Access as Permission, AtFlags, CWD, OFlags, accessat};
 use rustix::io::Errno;
 use std::fs::{File, FileType, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
@@ -133,6 +133,30 @@ pub(crate) fn close_first() -> Hint {
     Hint::from("close it there first: ").action(Action("close"))
 }
 
+/// Whether this user may make files in a directory, and its file system takes writes. Errors: those
+/// of the system for a new file there.
+pub fn check_takes_files(folder: &Path) -> io::Result<()> {
+    match accessat(CWD, folder, Permission::WRITE_OK | Permission::EXEC_OK, AtFlags::EACCESS) {
+        // An old system cannot tell: making the file shows it.
+        Ok(()) | Err(Errno::NOSYS) => Ok(()),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Refuses a path at which no new file can be made, before anything else is done for it. Writes
+/// nothing. Errors: those of making the file, and [`Kind::Usage`] for a symbolic link to a missing
+/// file, at which no new file is made either.
+pub fn check_can_create(path: &Path) -> Result<()> {
+    if std::fs::symlink_metadata(path).is_ok_and(|about| about.is_symlink()) {
+        return Err(Error::new(Kind::Usage, format!("cannot make the file {}", path.display()))
+            .found("a symbolic link to a missing file")
+            .expected("a path where nothing exists")
+            .hint("remove the link, or name the file that it leads to"));
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    check_takes_files(folder).map_err(|e| create_error(path, &e))
+}
+
 /// The error of a call that failed to make a new file.
 pub(crate) fn create_error(path: &Path, e: &io::Error) -> Error {
     let error = Error::io(format!("cannot make the file {}", path.display()), e);
@@ -150,6 +174,15 @@ pub(crate) fn create_error(path: &Path, e: &io::Error) -> Error {
     }
 }
 
+/// The advice for a file or device that this user may not open.
+fn access_advice(path: &Path) -> &'static str {
+    if std::fs::metadata(path).is_ok_and(|about| about.file_type().is_block_device()) {
+        "use sudo; a user in the group of the device, which `ls -l` shows, may open it too"
+    } else {
+        "use sudo, or ask its owner to give you access"
+    }
+}
+
 /// The error of a call that failed to open an existing file or device.
 pub(crate) fn open_error(path: &Path, e: &io::Error) -> Error {
     let error = Error::io(format!("cannot open {}", path.display()), e);
@@ -163,7 +196,7 @@ pub(crate) fn open_error(path: &Path, e: &io::Error) -> Error {
             Hint::from("it may be immutable (`lsattr` shows it): open it for reading with ")
                 .setting(Setting("read_only")),
         ),
-        ErrorKind::PermissionDenied => error.hint("use sudo, or ask its owner to give you access"),
+        ErrorKind::PermissionDenied => error.hint(access_advice(path)),
         ErrorKind::ResourceBusy => error
             .with_kind(Kind::Busy)
             .found(
@@ -171,5 +204,22 @@ pub(crate) fn open_error(path: &Path, e: &io::Error) -> Error {
             )
             .hint("`lsblk DEVICE` and `fuser -v DEVICE` show by what; end that first"),
         _ => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_advice_for_a_device_names_its_group() {
+        assert!(access_advice(Path::new("/dev/null")).contains("owner"));
+        let paths = std::fs::read_dir("/dev").unwrap().map(|entry| entry.unwrap().path());
+        let is_device = |path: &std::path::PathBuf| {
+            std::fs::metadata(path).is_ok_and(|about| about.file_type().is_block_device())
+        };
+        for device in paths.filter(is_device) {
+            assert!(access_advice(&device).contains("group"), "{}", device.display());
+        }
     }
 }

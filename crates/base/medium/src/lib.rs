@@ -34,7 +34,7 @@ mod unsynced;
 
 pub use disk_folder::{DiskFolder, LOCK as LOCK_FILE, forget_cached};
 pub use file::FileMedium;
-pub use file_open::{Access, LinkPolicy, open_for_inspection};
+pub use file_open::{Access, LinkPolicy, check_can_create, check_takes_files, open_for_inspection};
 pub use folder::{Folder, FolderFile, FsSpace, check_name};
 pub use medium::{Medium, ReadExtent, WriteExtent};
 pub use memory::MemoryMedium;

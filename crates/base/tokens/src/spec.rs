@@ -74,7 +74,7 @@ impl TokenSpec {
                     token.pcr_text()
                 )
             }
-            TokenKind::Keyring => "the key in the keyring is no passphrase of this disk".to_owned(),
+            TokenKind::Keyring => "the key in the keyring is no passphrase of this disk or vault".to_owned(),
         }
     }
 }

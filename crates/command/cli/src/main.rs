@@ -25,12 +25,13 @@ use args::{Cli, HeaderVerb, KeyVerb, SnapshotVerb, VaultVerb, Verb};
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches};
 use lacuna_storage::{Error, Kind, Result};
+use mount_helper::Helper;
 use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
 use rustix::process::{getegid, geteuid, getgid, getuid};
 use std::ffi::OsString;
 use std::process::ExitCode;
 use terminal::console::Console;
-use terminal::{console, exit_code, option_names, token, usage_error};
+use terminal::{console, exit_code, mount_names, option_names, token, usage_error};
 use verbs::{
     bench, check, close, create, doctor, erase, header, info, key, list, mounted_disk, purge, rescue, resize,
     serve, snapshot, status, vault,
@@ -104,6 +105,9 @@ fn command_line() -> Result<Option<Vec<OsString>>> {
         None => Ok(Some(given.collect())),
         Some(helper) => {
             exit_code::use_mount_codes();
+            if helper == Helper::Mount {
+                mount_names::use_for(mount_helper::options::open_options());
+            }
             helper.command_line(given.by_ref().skip(1))
         }
     }

@@ -225,7 +225,7 @@ impl Log {
                 let plain = if level == 0 { &stripe.public } else { stripe.hidden.wait() };
                 let found = entries.iter().zip(plain.blocks(level, place.slot, entries));
                 for ((entry, found), out) in found.zip(out.chunks_exact_mut(BLOCK_SIZE)) {
-                    out.copy_from_slice(found.ok_or_else(|| corrupt(format!("cannot read {entry}")))?);
+                    out.copy_from_slice(found.ok_or_else(|| corrupt(format!("{entry} cannot be read")))?);
                 }
                 return Ok(());
             }

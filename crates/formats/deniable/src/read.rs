@@ -39,7 +39,7 @@ fn fetch_all(log: &Log, level: u8, first: BlockAddr, places: &[u64], buf: &mut [
     while at < places.len() {
         let addr = first.0 + at as u64;
         if places[at] == LOST_PLACE {
-            return Err(corrupt(format!("cannot read block {addr}")));
+            return Err(corrupt(format!("block {addr} cannot be read")));
         }
         let Some(place) = SlotPlace::unpack(places[at]) else {
             at += 1;

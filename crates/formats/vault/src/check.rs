@@ -54,11 +54,9 @@ pub(crate) fn file_stat(contents: &FileContents, ino: u64) -> FsResult<FileStat>
 /// Verifies everything; calls `progress` with the number of finished nodes and of all nodes.
 pub(crate) fn check(contents: &FileContents, progress: &mut dyn FnMut(u64, u64)) -> Result<CheckReport> {
     let mut report = CheckReport::default();
-    let backing = contents.namespace.backing();
-    let (blocks, single) = contents.namespace.verify(&mut |block, error| {
-        let (path, backing, why) = ("(namespace)".into(), backing.clone(), error.summary());
-        report.add(BadFile { path, backing, block: Some(block), blocks: 1, reason: why });
-    })?;
+    let names = FileNames { path: "(namespace)".into(), backing: contents.namespace.backing() };
+    let (blocks, single) =
+        contents.namespace.verify(&mut |block, error| bad(&names, Some(block), &mut report, error))?;
     report.blocks += blocks;
     report.single_copy_pages = single;
     if report.bad_count > 0 {
@@ -146,9 +144,13 @@ impl FileCheck<'_> {
             report.blocks += blocks;
             return true;
         };
-        (self.at, self.most) = (failed.block + 1, 1);
         report.blocks += failed.block - first;
-        self.bad(Some(failed.block), report, &failed.error);
+        // A read of several blocks can fail at any of them: the next read is of this block alone.
+        (self.at, self.most) = (failed.block, 1);
+        if blocks == 1 {
+            self.at += 1;
+            self.bad(Some(failed.block), report, &failed.error);
+        }
         true
     }
 
@@ -191,8 +193,9 @@ fn bad(place: &FileNames, block: Option<u64>, report: &mut CheckReport, why: &Er
     let FileNames { path, backing } = place;
     // Adjacent blocks with equal reasons become one run, so a reason must not name its block.
     let (whole, named) = (why.summary(), block.map(|block| format!("block {block} ")).unwrap_or_default());
-    let why = whole.strip_prefix(&named).unwrap_or(&whole).to_owned();
-    report.add(BadFile { path: path.clone(), backing: backing.clone(), block, blocks: 1, reason: why });
+    let reason = whole.strip_prefix(&named).unwrap_or(&whole);
+    let (path, backing, kind, reason) = (path.clone(), backing.clone(), why.kind(), reason.to_owned());
+    report.add(BadFile { path, backing, block, blocks: 1, kind, reason });
 }
 
 /// Checks that every entry names a node.
@@ -226,6 +229,7 @@ fn check_entries(contents: &FileContents, report: &mut CheckReport) -> Result<()
             backing: contents.namespace.backing(),
             block: None,
             blocks: 1,
+            kind: Kind::Corrupt,
             reason: why,
         });
     }

@@ -1,7 +1,7 @@
 //! The options for making and opening a vault, and its reports.
 
 use crate::Time;
-use lacuna_contracts::Budget;
+use lacuna_contracts::{Budget, Kind};
 use lacuna_integrity::{Choice, Scheme};
 use lacuna_vault_store::{JournalSize, RollbackPolicy};
 use std::sync::Arc;
@@ -77,8 +77,9 @@ pub struct FileStat {
     pub untrusted_bytes: u64,
     /// The number of blocks, including holes.
     pub blocks: u64,
-    /// Blocks that look random or do not compress.
-    pub random_looking: u64,
+    /// Blocks that look random (RAND-EINT) or do not compress (COMP-EINT), or an estimate of the
+    /// random-looking ones (MT-EINT). `None` if they are not counted.
+    pub random_looking: Option<u64>,
     /// Intervals of equal write counters.
     pub intervals: u64,
     /// The name of its backing file in the vault's directory; `None` before its first write.
@@ -136,13 +137,43 @@ pub struct BadFile {
     pub block: Option<u64>,
     /// The number of bad blocks; 1 for a whole file.
     pub blocks: u64,
-    /// The reason.
+    /// The kind of the error.
+    pub kind: Kind,
+    /// The reason, for the first block.
     pub reason: String,
 }
 
 impl BadFile {
     fn is_followed_by(&self, next: &BadFile) -> bool {
         let neighbours = self.block.is_some_and(|first| next.block == Some(first + self.blocks));
-        neighbours && self.reason == next.reason && self.path == next.path && self.backing == next.backing
+        // The system's message of a failed read names its position, which differs from block to
+        // block.
+        let alike = self.kind == next.kind && (self.kind != Kind::Corrupt || self.reason == next.reason);
+        neighbours && alike && self.path == next.path && self.backing == next.backing
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn adjacent_blocks_are_one_run_unless_the_damage_differs() {
+        let mut report = CheckReport::default();
+        let mut add = |path: &str, block: u64, kind: Kind, reason: &str| {
+            let (path, backing, reason) = (path.to_owned(), "aa/bb".to_owned(), reason.to_owned());
+            report.add(BadFile { path, backing, block: Some(block), blocks: 1, kind, reason });
+        };
+        (3..6)
+            .for_each(|block| add("/a", block, Kind::Io, &format!("cannot read 4096 bytes at byte {block}")));
+        add("/a", 6, Kind::Corrupt, "does not verify");
+        add("/a", 7, Kind::Corrupt, "does not verify");
+        add("/a", 8, Kind::Corrupt, "page 1 of the tree of tags does not verify");
+        add("/a", 10, Kind::Corrupt, "page 1 of the tree of tags does not verify");
+        add("/b", 11, Kind::Corrupt, "page 1 of the tree of tags does not verify");
+        let runs: Vec<_> = report.bad.iter().map(|bad| (bad.block.unwrap(), bad.blocks)).collect();
+        assert_eq!(runs, [(3, 3), (6, 2), (8, 1), (10, 1), (11, 1)]);
+        assert!(report.bad_count == 8 && report.lists_all());
+        assert_eq!(report.bad[0].reason, "cannot read 4096 bytes at byte 3");
     }
 }

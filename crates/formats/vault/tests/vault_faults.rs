@@ -264,3 +264,21 @@ fn a_lost_backing_file_is_reported_in_one_line() {
     assert_eq!((report.bad_count, bad.block, bad.blocks, &*bad.path), (3000, Some(0), 3000, "/lost"));
     assert!(report.lists_all() && bad.reason.starts_with("does not verify"), "{}", bad.reason);
 }
+
+/// A read of several blocks fails as a whole: the good blocks beside the bad ones are tried alone.
+#[test]
+fn unreadable_blocks_are_reported_as_one_range() {
+    let mut world = VaultHarness::new(6);
+    let vault = world.create(Choice::Auto);
+    let file = vault.create_node(ROOT, b"torn", NewNode::File, 0o644, 0, 0).unwrap().ino;
+    vault.write(file, 0, &vec![7; 1000 * 4096]).unwrap();
+    let backing = vault.file_stat(file).unwrap().backing.unwrap();
+    vault.close().unwrap();
+    drop(vault);
+    (500..540).for_each(|page| world.folder.spoil_page(&backing, page));
+    let vault = world.open_with(|options| options.read_only = true).unwrap();
+    let report = vault.check(&mut |_, _| ()).unwrap();
+    let [bad] = &report.bad[..] else { panic!("{:?}", report.bad) };
+    assert_eq!((report.bad_count, bad.block, bad.blocks, &*bad.path), (40, Some(500), 40, "/torn"));
+    assert!(report.lists_all() && bad.kind == Kind::Io, "{}", bad.reason);
+}

@@ -1,5 +1,6 @@
 //! The identity of an open file, device or directory: its path may name another file later.
 
+use crate::json_path::bytes_unless_text;
 use lacuna_contracts::{Error, Result};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, open, statx};
@@ -99,6 +100,9 @@ pub struct FileState {
 pub struct FileNow {
     /// Its path, if the system reports one.
     pub path: Option<String>,
+    /// The bytes of the path in hex, if it is not UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_bytes: Option<String>,
     /// Whether the file was deleted: its data is lost when the server ends.
     pub deleted: bool,
     /// Whether it is a device with a removed node, as after hot unplug.
@@ -153,6 +157,7 @@ impl TrackedFile {
         let unlinked = links == Ok(0);
         let now = FileNow {
             path: path.as_ref().map(|path| path.to_string_lossy().into_owned()),
+            path_bytes: path.as_ref().and_then(bytes_unless_text),
             deleted: is_file && (unlinked || path.is_some_and(|path| is_nfs_deleted_name(&path))),
             removed: !is_file && unlinked,
         };

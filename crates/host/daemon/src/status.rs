@@ -2,6 +2,7 @@
 //! while it runs.
 
 use crate::file::FileState;
+use crate::json_path::set_path;
 use crate::record::{FrontEnd, Record};
 use lacuna_contracts::{ByteDisk, Error, Kind, Result, Status, StatusItem};
 use lacuna_mount::SessionMonitor;
@@ -217,7 +218,7 @@ impl ServerStatus {
         match &record.front {
             FrontEnd::Fuse(mount) => {
                 out["front"] = json!("fuse");
-                out["mountpoint"] = json!(mount.mountpoint.to_string_lossy());
+                set_path(&mut out, "mountpoint", &mount.mountpoint);
                 out["raw"] = json!(mount.is_raw());
                 out["via"] = json!(mount.method());
                 out["vault"] = json!(mount.is_vault());
@@ -241,7 +242,7 @@ impl ServerStatus {
             out["namespace"] = json!(namespace);
         }
         if let Some(conf) = in_pool.and_then(|in_pool| in_pool.ceph_conf.as_ref()) {
-            out["ceph_conf"] = json!(conf.to_string_lossy());
+            set_path(&mut out, "ceph_conf", conf);
         }
         out
     }
@@ -271,7 +272,8 @@ mod tests {
     #[test]
     fn both_fronts_have_the_documented_fields() {
         let answered = |front| {
-            let now = FileNow { path: Some("/a.img".into()), deleted: false, removed: false };
+            let now =
+                FileNow { path: Some("/a.img".into()), path_bytes: None, deleted: false, removed: false };
             let file = Some(FileState { place: FileIdentity::File(1, 2), now: Some(now) });
             let items = vec![Counter { name: "dirty".into(), value: 1, unit: "bytes".into() }];
             let (id, size) = (Some("ID".into()), Some(4096));

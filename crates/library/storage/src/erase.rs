@@ -90,7 +90,8 @@ pub fn erase(
     }
     let last_copy_alone = flat && diagnosis.has_only_last_copy();
     let header = diagnosis.header;
-    let _claim = header.as_ref().map(|header| DiskClaim::take(header.uuid, &what, observer)).transpose()?;
+    let claim = |header: &PublicHeader| DiskClaim::take(header.uuid, header.format, &what, observer);
+    let _claim = header.as_ref().map(claim).transpose()?;
     agree(&ErasePlan { header: header.as_ref(), last_copy_alone })?;
     if let (Some(connection), Some(header)) = (&connection, &header) {
         // Before the header, which names the objects: an interrupted removal can then be repeated.

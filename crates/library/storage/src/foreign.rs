@@ -5,10 +5,12 @@
 //! A whole device with a disk as its last partition looks like that disk with a partition table in
 //! the place of the first copy of its header, since both have the same end. A physical volume of
 //! LVM and a member of an array may look like that, too. A member of an array with its superblock
-//! at the end looks like a disk on a medium that has grown, if a disk is on the array.
+//! at the end looks like a disk on a medium that has grown, if a disk is on the array. If the last
+//! copy is alone, data of unknown programs counts as well.
 
 mod content;
 mod signatures;
+mod unknown;
 
 pub use content::Foreign;
 
@@ -50,6 +52,10 @@ pub(crate) fn over_copies(medium: &dyn Medium, found: &Diagnosis) -> Result<Opti
         Some(CopyState::Damaged(_)) => at_start(medium, HEADER_LEN)?,
         _ if found.has_only_last_copy() => at_start(medium, signatures::START)?,
         _ => None,
+    };
+    let at_first = match at_first {
+        None if found.has_only_last_copy() => unknown::over_first_copies(medium, found)?,
+        named => named,
     };
     match found.copies.last().map(|copy| &copy.state) {
         Some(CopyState::Missing | CopyState::Damaged(_)) if at_first.is_none() && found.has_header() => {

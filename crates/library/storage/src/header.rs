@@ -1,5 +1,6 @@
 //! Backup, check, restoration and repair of a disk's header.
 
+pub(crate) mod copy_remedy;
 pub(crate) mod header_lease;
 pub(crate) mod stale_headers;
 
@@ -7,6 +8,7 @@ use crate::backing::{DiskRef, ResolvedLocation, refuse_snapshot};
 use crate::foreign::{self, Foreign};
 use crate::format::Params;
 use crate::formats::table;
+use crate::inspect::examine::remedy_for;
 use crate::observer::Observer;
 use crate::opening::claim::DiskClaim;
 use crate::rados::ClusterOptions;
@@ -34,7 +36,8 @@ pub fn backup(
     let medium = seen.backing.header()?;
     let (backup, notes) =
         take_backup(&*medium).map_err(|e| foreign::named_in(e, &*medium, location).context(location))?;
-    notes.iter().for_each(|note| observer.damaged_copy(&format!("{location}: {note}")));
+    let remedy = remedy_for(&notes, &*medium, location);
+    notes.iter().for_each(|note| observer.damaged_copy(&format!("{location}: {note}"), &remedy));
     table::parse(backup.public(), location).map_err(|e| e.context(location))?;
     Ok(backup)
 }
@@ -68,6 +71,20 @@ pub fn load(path: &Path) -> Result<HeaderBackup> {
     let name = path.display().to_string();
     let file = File::open(path).map_err(|e| Error::io(format!("cannot read {name}"), &e))?;
     read(file, &name)
+}
+
+/// The backup in a file at a location. `None` for anything that differs from a backup in its length
+/// or in its first bytes. Errors: those of [`load`].
+pub fn backup_at(location: &Location) -> Result<Option<HeaderBackup>> {
+    let Location::Path(path) = location else { return Ok(None) };
+    let has_length = |about: std::fs::Metadata| about.is_file() && about.len() == HEADER_LEN as u64;
+    if !std::fs::metadata(path).is_ok_and(has_length) {
+        return Ok(None);
+    }
+    match load(path) {
+        Err(e) if e.kind() == Kind::NotFound => Ok(None),
+        found => found.map(Some),
+    }
 }
 
 /// Reads a backup from a file or a pipe; `name` is its name in errors.
@@ -134,7 +151,7 @@ pub fn restore(
             .expected(format!("at least the {} bytes of the disk in the backup", parameters.end()))
             .hint("make sure that it is the right medium, and whole"));
     }
-    let _claim = DiskClaim::take(public.uuid, &what, observer)?;
+    let _claim = DiskClaim::take(public.uuid, public.format, &what, observer).map_err(open_elsewhere)?;
     // One reading gives the content of the device and the effect of the restore.
     let (found, present) =
         HeaderBackup::take_with_diagnosis(medium.len(), &|offset, buf| medium.read_at(offset, buf));
@@ -160,6 +177,15 @@ pub fn restore(
     backup.restore(&*medium).and_then(|()| write_length_record(location, &*medium)).map_err(naming)?;
     made.keep();
     Ok(())
+}
+
+/// The error for a header of a disk that is open, perhaps at another location.
+fn open_elsewhere(e: Error) -> Error {
+    if e.kind() != Kind::Busy {
+        return e;
+    }
+    e.expected("no open disk or vault with the UUID in the backup; a copy has the same UUID")
+        .hint("close it there first")
 }
 
 /// The content of another program that the copies of the header overwrite. Errors: the medium

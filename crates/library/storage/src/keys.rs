@@ -41,7 +41,7 @@ impl SlotRewrite {
         }
         Err(Error::new(Kind::Usage, "cannot change the cost of one passphrase")
             .found("a new cost")
-            .expected("one cost for all passphrases of a disk")
+            .expected("one cost for all passphrases")
             .hint(
                 Hint::from("refresh all passphrases that are to keep working, with ")
                     .setting(Setting("cost")),
@@ -211,10 +211,8 @@ impl PassphraseChange {
             SlotPlan::All { .. } => {
                 let opened = lacuna_header::open(&*self.volume.header, &[gone]);
                 opened.map(drop).map_err(|e| match e.kind() {
-                    Kind::Passphrase => {
-                        Error::new(e.kind(), "the passphrase to remove does not open this disk")
-                            .hint("to keep only the passphrases you know, refresh the key slots")
-                    }
+                    Kind::Passphrase => Error::new(e.kind(), "the passphrase to remove opens nothing here")
+                        .hint("to keep only the passphrases you know, refresh the key slots"),
                     _ => e,
                 })
             }

@@ -116,6 +116,7 @@ pub use erase::{ErasePlan, Erased, erase};
 pub use foreign::Foreign;
 pub use format::{CreateOptions, Shape};
 pub use formats::{FORMATS, OVERWRITTEN, add_format, default_format};
+pub use header::copy_remedy::CopyRemedy;
 pub use header::header_lease::{HeaderLease, OpenDiskHeader};
 pub use inspect::examine::{Examination, examine};
 pub use inspect::public_info::{MediumInfo, PublicInfo, public_info};
@@ -128,8 +129,8 @@ pub use lacuna_crypto::{Argon2Cost, Cipher, cipher_speeds, total_memory};
 pub use lacuna_deniable::StripeGeometry;
 pub use lacuna_flash::PurgePolicy;
 pub use lacuna_header::{
-    CopyReport, CopyState, Diagnosis, DiskId, FormatId, HEADER_AREA, KEY_SLOTS, Location,
-    MISSING_AFTER_GROWTH, OpenHeader, PublicHeader, Uuid,
+    CopyReport, CopyState, Diagnosis, DiskId, FormatId, HEADER_AREA, KEY_SLOTS, Location, OpenHeader,
+    PublicHeader, Uuid,
 };
 pub use lacuna_levels::{DiskKeys, Pace};
 pub use lacuna_medium::{Access, Medium, ReadExtent, WriteExtent};

@@ -1,5 +1,6 @@
 //! Messages and questions of the library to its program.
 
+use crate::header::copy_remedy::CopyRemedy;
 use lacuna_contracts::Result;
 
 /// Receives the library's messages and questions for the user. Every method has a default, which
@@ -8,9 +9,9 @@ pub trait Observer {
     /// A message about a normal operation: a sentence.
     fn note(&self, _text: &str) {}
 
-    /// A copy of a header is damaged, and another one was used: a sentence.
-    /// [`header::repair`](crate::header::repair) rewrites all copies.
-    fn damaged_copy(&self, text: &str) {
+    /// A copy of a header is damaged, and another one was used: a sentence, and the way back to
+    /// whole copies.
+    fn damaged_copy(&self, text: &str, _remedy: &CopyRemedy) {
         self.note(text);
     }
 

@@ -56,7 +56,7 @@ impl dyn Params + '_ {
         } else {
             format!("`truncate -s {whole} {}` lets {zeros}", shell_word(location.to_string()))
         };
-        Err(Error::new(Kind::Corrupt, format!("{location} was cut short"))
+        Err(Error::new(Kind::Corrupt, format!("{location} was cut short by {} bytes", whole - len))
             .found(format!("{len} bytes"))
             .expected(format!("at least {} bytes", self.end()))
             .hint(

@@ -11,6 +11,8 @@ use crate::backing::{Backing, DiskRef, FileLocation, PoolAccess, refuse_snapshot
 use crate::foreign;
 use crate::format::Params;
 use crate::formats::table;
+use crate::header::copy_remedy::CopyRemedy;
+use crate::inspect::examine::remedy_for;
 use crate::observer::{Observer, run_step};
 use crate::opening::claim::DiskClaim;
 use crate::opening::disk::OpenDisk;
@@ -120,7 +122,8 @@ fn unlock_held_disk(
         parameters.check_length(header.len(), location)?;
     }
     let claim = if claims {
-        DiskClaim::take(public.uuid, &format!("cannot open {location}"), observer)?.map(Arc::new)
+        let what = format!("cannot open {location}");
+        DiskClaim::take(public.uuid, public.format, &what, observer)?.map(Arc::new)
     } else {
         None
     };
@@ -132,15 +135,17 @@ fn unlock_held_disk(
     // The claim is for the disk with the first header.
     if unlocked.header.uuid != public.uuid {
         return Err(Error::new(Kind::Changed, format!("cannot open {location}"))
-            .found("the header of another disk than at the first read")
+            .found("another header than at the first read")
             .hint("try again"));
     }
     let parameters = table::parse(&unlocked.header, location).map_err(naming)?;
-    // If part of the disk is missing, no copy is written to the end.
-    let whole = header.len() >= parameters.end();
-    for note in unlocked.notes.iter().map(|note| format!("{location}: {note}")) {
-        if whole { observer.damaged_copy(&note) } else { observer.note(&note) }
-    }
+    let remedy = match &held.backing {
+        Some(_) => remedy_for(&unlocked.notes, &**header, location),
+        // A process with the disk open for writing lends the copies of its header alone.
+        None => CopyRemedy::Repair,
+    };
+    let notes = unlocked.notes.iter().map(|note| format!("{location}: {note}"));
+    notes.for_each(|note| observer.damaged_copy(&note, &remedy));
     let has_levels = parameters.has_levels();
     if has_levels && held.updates_atime {
         observer.note(ACCESS_TIME_NOTE);

@@ -40,6 +40,8 @@ pub(crate) mod rescue;
 
 use crate::backing::{FileLocation, PoolAccess};
 use crate::cost::Cost;
+use crate::header::copy_remedy::CopyRemedy;
+use crate::inspect::examine::remedy_for;
 use crate::observer::{Observer, run_step};
 use crate::opening::claim::DiskClaim;
 use crate::sync_directory::sync_directory;
@@ -50,7 +52,7 @@ use lacuna_header::{
     DiskId, FormatId, HEADER_AREA, Location, NewHeader, NewHeaderSpec, OpenHeader, PublicHeader, Uuid,
 };
 pub use lacuna_integrity::{Choice, Scheme};
-use lacuna_medium::{Access, DiskFolder, FsSpace, Medium};
+use lacuna_medium::{Access, DiskFolder, FsSpace, Medium, check_takes_files};
 use lacuna_vault::store::{Anchor, AnchorState, FileAnchor};
 pub use lacuna_vault::store::{FILES, RollbackPolicy};
 pub use lacuna_vault::{BadFile, CheckReport, FileStat, FsError, Rescue, Vault, VaultLog};
@@ -95,10 +97,17 @@ pub struct CreatedVault {
 }
 
 /// Refuses an existing path for the anchor of a new vault: after a failure the anchor is removed,
-/// so it must be ours.
+/// so it must be ours. Refuses a path at which this user cannot make it, too.
 fn check_anchor_absent(anchor: &Path) -> Result<()> {
     match std::fs::symlink_metadata(anchor) {
-        Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
+        Err(e) if e.kind() == ErrorKind::NotFound => {
+            // Missing directories above it are made with it.
+            let folder = anchor.ancestors().skip(1).find(|folder| folder.is_dir());
+            folder.map_or(Ok(()), check_takes_files).map_err(|e| {
+                Error::io(format!("cannot make the anchor {}", anchor.display()), &e)
+                    .hint("choose a place for the anchor that you may write to")
+            })
+        }
         Err(e) => Err(Error::io(format!("cannot look for an anchor at {}", anchor.display()), &e)),
         Ok(_) => Err(Error::new(
             Kind::Exists,
@@ -266,7 +275,7 @@ impl UnlockedVault {
     pub fn open(&self, opening: OpenVaultOptions) -> Result<OpenVault> {
         self.claim.iter().for_each(|claim| claim.adopt_after_fork());
         let OpenVaultOptions { read_only, accept, budget, anchor, log, expect } = opening;
-        self.id().check(expect).map_err(|e| e.context(self.dir.display()))?;
+        self.id().check_vault(expect).map_err(|e| e.context(self.dir.display()))?;
         let anchor = self.anchor(anchor.as_deref())?;
         let options =
             VaultOpenOptions { read_only, on_rollback: accept, budget, log, ..VaultOpenOptions::default() };
@@ -350,6 +359,8 @@ pub struct VaultInfo {
     pub params: VaultParams,
     /// Warnings about the copies of the header, as sentences.
     pub notes: Vec<String>,
+    /// The way back to whole copies, for each of these warnings.
+    pub copy_remedy: CopyRemedy,
     /// Whether a process has it open.
     pub in_use: bool,
     /// The file system that holds it.
@@ -373,11 +384,13 @@ pub fn public_info(dir: &Path, anchor: Option<&Path>) -> Result<VaultInfo> {
             .found(format!("the format {} in {HEADER_FILE}", header.format))
             .expected("the format vault"));
     }
+    let copy_remedy = remedy_for(&notes, &look, &Location::Path(dir.to_owned()));
     let params = VaultParams::parse(&header.params).map_err(naming)?;
     let anchor = anchor::anchor_path(dir, anchor, header.uuid)?;
     let remembered = FileAnchor::open(&anchor, header.uuid.0, true)?.load()?;
     let space = space(dir)?;
-    Ok(VaultInfo { header, params, notes, in_use: look.in_use, space, anchor, anchored_state: remembered })
+    let (in_use, anchored_state) = (look.in_use, remembered);
+    Ok(VaultInfo { header, params, notes, copy_remedy, in_use, space, anchor, anchored_state })
 }
 
 /// The space of a directory's file system; the directory is not held.

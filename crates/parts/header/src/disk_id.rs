@@ -5,7 +5,7 @@
 //! a passphrase.
 
 use crate::layout::KEY_LEN;
-use crate::public::Uuid;
+use crate::public::{FormatId, Uuid};
 use crate::unlock::OpenHeader;
 use lacuna_contracts::{Error, Kind, Result, Secret};
 use lacuna_crypto::derive;
@@ -36,15 +36,24 @@ impl DiskId {
     ///
     /// Errors: [`Kind::Corrupt`].
     pub fn check(self, expected: Option<DiskId>) -> Result<()> {
+        self.check_as("disk", expected)
+    }
+
+    /// [`DiskId::check`] for a vault.
+    pub fn check_vault(self, expected: Option<DiskId>) -> Result<()> {
+        self.check_as("vault", expected)
+    }
+
+    fn check_as(self, what: &str, expected: Option<DiskId>) -> Result<()> {
         match expected {
             Some(expected) if expected != self => {
-                Err(Error::new(Kind::Corrupt, "this is another disk than the expected one")
+                Err(Error::new(Kind::Corrupt, format!("this is another {what} than the expected one"))
                     .found(format!("the ID {self}, and a passphrase that opens it"))
                     .expected(format!("the ID {expected}"))
-                    .hint(
-                        "write nothing to it and trust nothing on it: the disk may have been exchanged; if you did that, give \
-                         the ID that was found",
-                    ))
+                    .hint(format!(
+                        "write nothing to it and trust no data of it: the {what} may have been exchanged; if you did that, \
+                         give the ID that was found"
+                    )))
             }
             _ => Ok(()),
         }
@@ -55,6 +64,17 @@ impl OpenHeader {
     /// The ID of the disk or vault.
     pub fn id(&self) -> DiskId {
         DiskId::of(&self.master_keys[0], self.header.uuid)
+    }
+
+    /// Refuses a disk or vault that differs from the expected one, if one is expected.
+    ///
+    /// Errors: [`Kind::Corrupt`].
+    pub fn check_id(&self, expected: Option<DiskId>) -> Result<()> {
+        if self.header.format == FormatId::VAULT {
+            self.id().check_vault(expected)
+        } else {
+            self.id().check(expected)
+        }
     }
 }
 
@@ -70,7 +90,7 @@ impl FromStr for DiskId {
     /// Reads the 32 hexadecimal digits that [`DiskId`] shows. Errors: [`Kind::Usage`].
     fn from_str(text: &str) -> Result<DiskId> {
         let refused = || {
-            Error::new(Kind::Usage, "cannot read the ID of a disk")
+            Error::new(Kind::Usage, "cannot read the ID of a disk or vault")
                 .found(format!("{text:?}"))
                 .expected(format!("{} hexadecimal digits, as `create` and `info` print them", 2 * LEN))
         };
@@ -122,6 +142,9 @@ mod tests {
         assert_eq!(refused.kind(), Kind::Corrupt);
         let words = refused.to_string();
         assert!(words.contains(&id(1, 1).to_string()) && words.contains(&id(2, 1).to_string()), "{words}");
+        assert!(words.contains("another disk") && !words.contains("vault"), "{words}");
+        let words = id(1, 1).check_vault(Some(id(2, 1))).unwrap_err().to_string();
+        assert!(words.contains("another vault") && !words.contains("disk"), "{words}");
     }
 
     #[test]

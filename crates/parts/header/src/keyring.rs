@@ -37,7 +37,7 @@ impl Keyring {
         if levels.len() != passphrases.len() {
             return Err(Error::new(Kind::Usage, "cannot list the passphrases to keep")
                 .found(format!("{} passphrases", passphrases.len()))
-                .expected(format!("the {} that opened the disk", levels.len())));
+                .expected(format!("the {} that opened the header", levels.len())));
         }
         let mut ring = Keyring { entries: Vec::new() };
         for (level, passphrase) in levels.iter().zip(passphrases) {
@@ -87,7 +87,7 @@ impl Keyring {
             return Err(Error::new(Kind::Usage, "cannot remove the passphrase")
                 .found("no other passphrase given")
                 .expected("at least one that keeps working")
-                .hint("give another passphrase of this disk as well, or change it"));
+                .hint("give another passphrase as well, or change it"));
         }
         self.entries.remove(at);
         Ok(())
@@ -96,7 +96,7 @@ impl Keyring {
     fn find(&self, passphrase: &SecretVec) -> Result<usize> {
         self.position(passphrase).ok_or_else(|| {
             Error::new(Kind::Usage, "no such passphrase among those given")
-                .expected("one of the passphrases that opened the disk")
+                .expected("one of the passphrases that opened the header")
         })
     }
 

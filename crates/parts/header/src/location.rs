@@ -1,7 +1,7 @@
 //! The location of a disk, as a user writes it.
 
 use lacuna_contracts::{Error, Hint, Kind, Result, Setting};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
@@ -82,6 +82,19 @@ impl Location {
             (None, Some(rest)) => Location::Ubi(path(rest)),
             (None, None) => Location::Path(path(bytes)),
         })
+    }
+
+    /// The location as [`Location::from_os_str`] reads it.
+    pub fn to_os_string(&self) -> OsString {
+        let (prefix, path) = match self {
+            Location::Path(path) => ("", path),
+            Location::Nand(path) => (NAND, path),
+            Location::Ubi(path) => (UBI, path),
+            Location::Rados { .. } => return self.to_string().into(),
+        };
+        let mut word = OsString::from(prefix);
+        word.push(path);
+        word
     }
 
     /// The path of the disk on this machine, if it has one.
@@ -254,6 +267,9 @@ mod tests {
         assert_eq!(of(b"caf\xe9.img").unwrap(), Location::Path(path(b"caf\xe9.img")));
         assert_eq!(of(b"nand:\xff").unwrap(), Location::Nand(path(b"\xff")));
         assert_eq!(of(b"ubi:\xff").unwrap(), Location::Ubi(path(b"\xff")));
+        for word in [&b"caf\xe9.img"[..], b"nand:\xff", b"ubi:\xff", b"rados:p/n@s"] {
+            assert_eq!(of(word).unwrap().to_os_string().as_bytes(), word);
+        }
         assert_eq!(of(b"rados:p/\xff").unwrap_err().kind(), Kind::Usage);
         assert_eq!(of(b"rados:p/n").unwrap(), Location::parse("rados:p/n").unwrap());
         assert_eq!(of(b"").unwrap_err().kind(), Kind::Usage);

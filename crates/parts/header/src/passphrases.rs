@@ -76,7 +76,7 @@ fn free_slots(map: SlotMap) -> Result<Vec<u8>> {
     if free.is_empty() {
         return Err(Error::new(Kind::Usage, "cannot add a passphrase")
             .found(format!("{KEY_SLOTS} passphrases that work"))
-            .expected(format!("fewer than the {KEY_SLOTS} that a disk can have"))
+            .expected(format!("fewer than the {KEY_SLOTS} that there can be"))
             .hint("remove one first, or refresh the key slots with only the passphrases you know"));
     }
     Ok(free)
@@ -110,7 +110,7 @@ pub fn remove_passphrase(
 ) -> Result<usize> {
     let map = unlocked.slot_map()?;
     let slot = find(unlocked, gone)?
-        .ok_or_else(|| Error::new(Kind::Passphrase, "the passphrase to remove does not open this disk"))?;
+        .ok_or_else(|| Error::new(Kind::Passphrase, "the passphrase to remove opens nothing here"))?;
     if map.used() < 2 {
         return Err(Error::new(Kind::Usage, "cannot remove the passphrase")
             .found("no other passphrase that works")

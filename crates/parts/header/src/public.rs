@@ -57,6 +57,11 @@ impl FormatId {
         self.0 >= 0x8000
     }
 
+    /// Whether it is the format of vaults.
+    pub const fn is_vault(self) -> bool {
+        matches!(self, FormatId::VAULT)
+    }
+
     /// Whether a disk of this format may have hidden levels. True for an unknown format too, unless
     /// its number is reserved for added formats without levels.
     pub const fn has_levels(self) -> bool {

@@ -104,7 +104,7 @@ impl OpenHeader {
     /// Errors: [`Kind::Changed`] if the header was rewritten between the two.
     pub fn merge(&mut self, other: OpenHeader) -> Result<()> {
         if self.bytes != other.bytes {
-            return Err(Error::new(Kind::Changed, "cannot open the disk")
+            return Err(Error::new(Kind::Changed, "cannot open the header")
                 .found("a header that was rewritten meanwhile")
                 .hint("try again"));
         }
@@ -124,7 +124,7 @@ impl OpenHeader {
 /// the rest open: continuing at a shallower level than intended could overwrite deeper levels.
 pub fn open(medium: &dyn Medium, passphrases: &[SecretVec]) -> Result<OpenHeader> {
     if passphrases.is_empty() {
-        return Err(Error::new(Kind::Usage, "cannot open the disk")
+        return Err(Error::new(Kind::Usage, "cannot open the header")
             .found("no passphrase")
             .expected("at least one"));
     }
@@ -236,7 +236,7 @@ fn wrong_passphrase(refused: &[usize], given: usize) -> Error {
     let (numbers, open) = (numbers.join(", "), if refused.len() == 1 { "opens" } else { "open" });
     error
         .found(format!("of the {given} passphrases given, number {numbers} {open} nothing"))
-        .expected("passphrases that all open this disk")
+        .expected("passphrases that all open something")
 }
 
 fn unlocked(

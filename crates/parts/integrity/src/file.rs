@@ -26,8 +26,10 @@ pub struct Usage {
     /// Bytes of US pages (not of blocks), to within a few pages.
     pub untrusted: u64,
     /// The number of blocks with tags in RTree: random-looking ones (RAND-EINT), incompressible
-    /// ones (COMP-EINT). Under MT-EINT with the choice `auto`: an estimate by samples.
-    pub random_looking: u64,
+    /// ones (COMP-EINT). Under MT-EINT, which has a tag for every block, an estimate of the
+    /// random-looking ones by samples, which only the choice `auto` takes. `None` without samples
+    /// and during a conversion.
+    pub random_looking: Option<u64>,
     /// Counter intervals.
     pub intervals: u64,
 }
@@ -360,15 +362,19 @@ impl ProtectedFile {
 
     /// The storage costs.
     pub fn usage(&self, us: &dyn Untrusted) -> Result<Usage> {
-        let (mut untrusted, mut random_looking, mut intervals) = self.upper.usage(us)?;
+        let (mut untrusted, tagged, mut intervals) = self.upper.usage(us)?;
         if let Some(lower) = &self.lower {
-            let (bytes, random, more) = lower.layer.usage(us)?;
-            (untrusted, random_looking) = (untrusted + bytes, random_looking + random);
+            let (bytes, _, more) = lower.layer.usage(us)?;
+            untrusted += bytes;
             intervals += more;
         }
-        if self.scheme == Scheme::Mt && self.lower.is_none() {
-            random_looking = self.profile.random_looking(self.blocks());
-        }
+        let random_looking = match (self.scheme, self.choice) {
+            // Only a part of the blocks has its tags in RTree.
+            _ if self.lower.is_some() => None,
+            (Scheme::Rand | Scheme::Comp, _) => Some(tagged),
+            (Scheme::Mt, Choice::Auto) => self.profile.random_looking(self.blocks()),
+            (Scheme::Mt | Scheme::None, _) => None,
+        };
         Ok(Usage { scheme: self.scheme, trusted: self.trusted, untrusted, random_looking, intervals })
     }
 

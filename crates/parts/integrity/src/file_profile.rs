@@ -107,10 +107,11 @@ impl FileProfile {
         self.reads.fetch_add(blocks, Ordering::Relaxed);
     }
 
-    /// An estimate of the random-looking blocks among `blocks`, by the samples.
-    pub(crate) fn random_looking(&self, blocks: u64) -> u64 {
+    /// An estimate of the random-looking blocks among `blocks`, by the samples; `None` without
+    /// samples.
+    pub(crate) fn random_looking(&self, blocks: u64) -> Option<u64> {
         let (random, samples) = (u128::from(self.random), u128::from(self.samples));
-        (u128::from(blocks) * random).checked_div(samples).unwrap_or(0) as u64
+        (u128::from(blocks) * random).checked_div(samples).map(|estimate| estimate as u64)
     }
 
     /// Notes that a conversion from MT-EINT was given up.
@@ -186,6 +187,10 @@ mod tests {
         let mut nature = FileProfile::default();
         nature.note_written(&Rng::new(1).bytes(4096 * 1024), 4096);
         assert_eq!(nature.recommended_scheme(Scheme::Comp, 1024), Some(Scheme::Mt));
-        assert_eq!(nature.random_looking(1024), 1024);
+        assert_eq!(nature.random_looking(1024), Some(1024));
+        // The blocks before the first sample tell nothing.
+        let mut nature = FileProfile::default();
+        nature.note_written(&Rng::new(1).bytes(4096 * FIRST as usize), 4096);
+        assert_eq!(nature.random_looking(FIRST), None);
     }
 }

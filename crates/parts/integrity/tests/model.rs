@@ -137,6 +137,24 @@ fn a_small_file_lies_in_ts_and_an_empty_tebibyte_costs_nothing() {
 }
 
 #[test]
+fn random_blocks_are_counted_or_estimated_or_unknown() {
+    let (mt, rand, comp) = (Scheme::Mt, Scheme::Rand, Scheme::Comp);
+    for (choice, blocks, expected) in [
+        (Choice::Fixed(mt), 64, None),
+        (Choice::Auto, 16, None),
+        (Choice::Auto, 64, Some(64)),
+        (Choice::Fixed(rand), 64, Some(64)),
+        (Choice::Fixed(comp), 64, Some(64)),
+    ] {
+        let mut harness = FileHarness::new(choice, 4096, Budget::default());
+        harness.step(&FileStep::Update(0, Rng::new(3).bytes(blocks * 4096))).unwrap();
+        harness.commit().unwrap();
+        let usage = harness.file.usage(&harness.us).unwrap();
+        assert_eq!(usage.random_looking, expected, "{choice:?}, {blocks} blocks");
+    }
+}
+
+#[test]
 fn a_file_is_read_by_many_threads() {
     for choice in CHOICES {
         let mut harness = FileHarness::new(choice, 4096, Budget::bytes(0));

@@ -52,7 +52,7 @@ pub(crate) const EXIT_CODES: &str = "Exit codes: 0 fine, 1 usage, 2 wrong passph
 /// flash. A vault is a directory. Sizes take the suffixes K, M, G and T (powers of 1024), or KB,
 /// MB, GB and TB (powers of 1000).
 #[derive(Parser)]
-#[command(name = "lacuna", version, after_help = EXIT_CODES, max_term_width = 100)]
+#[command(name = "lacuna", version, after_help = EXIT_CODES)]
 pub(crate) struct Cli {
     /// Print only errors and requested output
     #[arg(short, long, global = true)]
@@ -65,10 +65,15 @@ pub(crate) struct Cli {
     pub verb: Verb,
 }
 
-/// The command line, with its first page of help.
+/// The command line, with help that is as wide as the terminal.
 pub(crate) fn command() -> Command {
-    let command = Cli::command();
-    let page = help_screen::template(&command);
+    command_of_width(help_screen::width())
+}
+
+/// The command line, with help of this number of columns.
+fn command_of_width(columns: usize) -> Command {
+    let command = Cli::command().term_width(columns);
+    let page = help_screen::template(&command, columns);
     command.help_template(page)
 }
 

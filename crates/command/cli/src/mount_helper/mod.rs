@@ -74,6 +74,11 @@ impl Helper {
         is_given(["-V", "--version"]).then(|| format!("{name} of lacuna {}", env!("CARGO_PKG_VERSION")))
     }
 
+    /// Adds to a refused command line of this helper where its form is explained.
+    pub(crate) fn explain(self, refused: Error) -> Error {
+        refused.expected(self.usage()).hint("`man mount.lacuna` explains the options")
+    }
+
     fn usage(self) -> &'static str {
         match self {
             Helper::Mount => "mount.lacuna LOCATION DIRECTORY [-sfnvrw] [-o OPTIONS]",
@@ -98,12 +103,7 @@ impl HelperArgs {
             Helper::Mount => "cannot mount",
             Helper::Unmount => "cannot unmount",
         };
-        let usage = |found: String| {
-            Error::new(Kind::Usage, what)
-                .found(found)
-                .expected(helper.usage())
-                .hint("`man mount.lacuna` explains them")
-        };
+        let usage = |found: String| helper.explain(Error::new(Kind::Usage, what).found(found));
         while let Some(word) = words.next() {
             let Some(letters) = word.to_str().and_then(|word| word.strip_prefix('-')) else {
                 given.names.push(word);

@@ -2,6 +2,7 @@
 //! and options for mount(8), fstab and systemd only.
 
 use crate::args::Cli;
+use crate::terminal::mount_names::{self, OpenOption};
 use clap::{Arg, CommandFactory};
 use lacuna_storage::{Error, Kind, Result};
 use std::path::Path;
@@ -69,15 +70,11 @@ impl MountOptions {
         Ok(options)
     }
 
-    fn take(&mut self, name: &str, value: Option<&str>, known: &[(String, bool)]) -> Result<()> {
+    fn take(&mut self, name: &str, value: Option<&str>, known: &[OpenOption]) -> Result<()> {
         if IGNORED.contains(&name) || name.starts_with("x-") || name.starts_with("X-") {
             return Ok(());
         }
-        let long = match name {
-            "ro" => "read-only".to_owned(),
-            "keyfile" => "key-file".to_owned(),
-            other => other.replace('_', "-"),
-        };
+        let long = mount_names::to_long(name);
         match (name, value) {
             ("remount", _) => return Err(no_remount()),
             ("rw", None) => {
@@ -97,7 +94,7 @@ impl MountOptions {
                 .expected("options that mount an existing file system")
                 .hint(format!("leave it out; `lacuna open` has it as --{long}")));
         }
-        let Some((_, takes)) = known.iter().find(|(option, _)| *option == long) else {
+        let Some(option) = known.iter().find(|option| option.is_for_mount && option.long == long) else {
             if let Some(meant) = meant(name, known) {
                 return Err(refused(name)
                     .expected("an option of lacuna or of the file system")
@@ -111,8 +108,9 @@ impl MountOptions {
             });
             return Ok(());
         };
-        if *takes != value.is_some() {
-            return Err(refused(name).expected(if *takes { "a value after =" } else { "no value" }));
+        let takes = option.takes_value;
+        if takes != value.is_some() {
+            return Err(refused(name).expected(if takes { "a value after =" } else { "no value" }));
         }
         self.read_only |= long == "read-only";
         self.raw |= long == "raw";
@@ -141,8 +139,9 @@ impl MountOptions {
 }
 
 /// The option of lacuna, in the form of fstab, that an unknown one misspells.
-fn meant(name: &str, known: &[(String, bool)]) -> Option<String> {
-    let known = known.iter().map(|(option, _)| option.replace('-', "_"));
+fn meant(name: &str, known: &[OpenOption]) -> Option<String> {
+    let known = known.iter().filter(|option| option.is_for_mount);
+    let known = known.map(|option| option.long.replace('-', "_"));
     let all = OWN.iter().map(|own| (*own).to_owned()).chain(known);
     let wrong = |option: &String| strsim::damerau_levenshtein(option, name);
     let most = |option: &String| 1 + usize::from(option.len() >= LONG);
@@ -174,15 +173,16 @@ fn credential(name: &str) -> Result<String> {
     }
 }
 
-/// The permitted long options of `open`, and whether they take a value.
-fn open_options() -> Vec<(String, bool)> {
+/// The long options of `open`.
+pub(crate) fn open_options() -> Vec<OpenOption> {
     let cli = Cli::command();
     let open = cli.find_subcommand("open").map(|open| open.get_arguments().collect::<Vec<&Arg>>());
-    let fit =
-        open.into_iter().flatten().filter_map(|arg| Some((arg.get_long()?, arg.get_action().takes_values())));
-    fit.filter(|(long, _)| !NOT_FOR_MOUNT.contains(long))
-        .map(|(long, takes)| (long.to_owned(), takes))
-        .collect()
+    let option = |arg: &Arg| {
+        let long = arg.get_long()?;
+        let (takes_value, is_for_mount) = (arg.get_action().takes_values(), !NOT_FOR_MOUNT.contains(&long));
+        Some(OpenOption { long: long.to_owned(), takes_value, is_for_mount })
+    };
+    open.into_iter().flatten().filter_map(option).collect()
 }
 
 /// The options of a list, without the quotes around values.

@@ -66,7 +66,9 @@ impl BadRun {
 /// The text of an error without the number of the block, which begins the line.
 fn verdict(block: u64, error: &Error) -> String {
     let text = error.summary();
-    text.strip_prefix(&format!("block {block} ")).map_or(text.clone(), str::to_owned)
+    let rest = text.strip_prefix(&format!("block {block}"));
+    let rest = rest.and_then(|rest| rest.strip_prefix(' ').or_else(|| rest.strip_prefix(": ")));
+    rest.map_or(text.clone(), str::to_owned)
 }
 
 /// A number of blocks as text.
@@ -94,11 +96,14 @@ mod tests {
         let unmapped =
             |b: u64| (b, Error::new(Kind::Corrupt, "segment 0 has no sound home").hint("restore it"));
         let unread = |b: u64| (b, Error::new(Kind::Io, format!("read of 4096 bytes at byte {}", b * 4096)));
+        let of_stripe =
+            |b: u64| (b, Error::new(Kind::Corrupt, "cannot read stripe 7").context(format!("block {b}")));
         let bad = [3, 12, 13, 14]
             .map(altered)
             .into_iter()
             .chain([15, 16].map(unmapped))
-            .chain([17, 18].map(unread));
+            .chain([17, 18].map(unread))
+            .chain([19, 20].map(of_stripe));
         assert_eq!(
             lines(bad),
             [
@@ -106,6 +111,7 @@ mod tests {
                 "blocks 12-14: does not verify; found: noise",
                 "blocks 15-16: segment 0 has no sound home",
                 "blocks 17-18: read of 4096 bytes at byte 69632",
+                "blocks 19-20: cannot read stripe 7",
             ]
         );
         assert!(lines([]).is_empty());

@@ -4,8 +4,7 @@
 //! Never panics because of a broken stream: EPIPE on standard output counts as success, ENOSPC is
 //! an error.
 
-use crate::terminal::exit_code;
-use crate::terminal::option_names;
+use crate::terminal::{exit_code, mount_names, option_names};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use lacuna_storage::{Error, Kind, Result, printable};
 use serde::Serialize;
@@ -15,7 +14,8 @@ use std::io::{self, BufRead, ErrorKind, IsTerminal, Write};
 
 /// Replaces the text of every private error if standard error is not a terminal.
 const REDACTED: &str = "failed, and this disk keeps the reason out of logs: run the same command on a terminal to see it, \
-    or ask `lacuna status` while the disk is open";
+    or ask `lacuna status` while the disk is open. A script gets a terminal from `script -qec COMMAND /dev/null`, and must \
+    not keep the output";
 
 /// Verbosity.
 #[derive(Clone, Copy)]
@@ -139,9 +139,9 @@ pub(crate) fn shown(e: &Error) -> String {
     if is_redacted(e) {
         REDACTED.to_owned()
     } else if is_terminal() {
-        option_names::lines(e)
+        mount_names::in_message(option_names::lines(e))
     } else {
-        option_names::render(e)
+        mount_names::in_message(option_names::render(e))
     }
 }
 
@@ -208,7 +208,7 @@ fn ask_to_go_on() -> Result<()> {
 
 /// Information that the user needs now; `--quiet` does not silence it.
 pub(crate) fn print_always(text: &str) {
-    to_stderr(&format!("lacuna: {}", printable(text)));
+    to_stderr(&format!("lacuna: {}", mount_names::in_message(printable(text).into_owned())));
 }
 
 /// A line of requested output.

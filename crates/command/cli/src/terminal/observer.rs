@@ -1,18 +1,20 @@
 //! Observers of the library's operations, which print notes and ask questions on the terminal.
 
 use crate::terminal::console::{self, Console};
+use crate::terminal::option_names;
 use crate::terminal::progress;
 use indicatif::ProgressBar;
-use lacuna_storage::{MISSING_AFTER_GROWTH, Observer, Result};
+use lacuna_storage::{CopyRemedy, Observer, Result};
 
-/// Text on a damaged copy of a header, with the remedy.
-pub(crate) fn with_repair_hint(text: &str) -> String {
-    if text.contains(MISSING_AFTER_GROWTH) {
-        return format!(
-            "{text}; `lacuna resize` takes the new space where the format can grow, `lacuna header repair` rewrites all copies"
-        );
+/// The text on a damaged copy of a header, with the way back to whole copies.
+pub(crate) fn with_remedy(text: &str, remedy: &CopyRemedy) -> String {
+    match remedy {
+        CopyRemedy::Repair => format!("{text}; `lacuna header repair` rewrites all copies"),
+        CopyRemedy::Resize => format!("{text}; `lacuna resize` takes the new space and rewrites all copies"),
+        // The error about the length has the advice.
+        CopyRemedy::Lengthen => text.to_owned(),
+        CopyRemedy::WrittenOver(advice) => format!("{text}; {}", advice.render_with(option_names::name)),
     }
-    format!("{text}; `lacuna header repair` rewrites all copies")
 }
 
 impl Observer for Console {
@@ -20,8 +22,8 @@ impl Observer for Console {
         Console::note(self, text);
     }
 
-    fn damaged_copy(&self, text: &str) {
-        Console::note(self, &with_repair_hint(text));
+    fn damaged_copy(&self, text: &str, remedy: &CopyRemedy) {
+        Console::note(self, &with_remedy(text, remedy));
     }
 
     fn run_step(&self, what: &str, work: &mut dyn FnMut()) {
@@ -49,8 +51,8 @@ impl Observer for RemovalObserver {
         self.console.note(text);
     }
 
-    fn damaged_copy(&self, text: &str) {
-        self.console.damaged_copy(text);
+    fn damaged_copy(&self, text: &str, remedy: &CopyRemedy) {
+        self.console.damaged_copy(text, remedy);
     }
 
     fn run_step(&self, what: &str, work: &mut dyn FnMut()) {

@@ -1,5 +1,6 @@
 //! Names of the command line for the settings and actions in errors of the library.
 
+use crate::terminal::permission_advice;
 use clap::{Arg, ArgMatches, Command};
 use lacuna_storage::{Action, Error, ErrorText, Location, Setting, Term, shell_word};
 use std::borrow::Cow;
@@ -106,6 +107,7 @@ pub(crate) fn lines(e: &Error) -> String {
 
 fn text(e: &Error) -> ErrorText {
     let mut text = e.text(name);
+    text.advice = text.advice.or_else(|| permission_advice::of(e).map(str::to_owned));
     let typed = LOCATION.get().map(|given| given.typed.as_str());
     text.advice = text.advice.map(|advice| filled(&advice, typed));
     text
@@ -211,6 +213,13 @@ mod tests {
         let e = Error::new(Kind::ReadOnly, "refused").hint(Hint::from("give ").setting(Setting("read_only")));
         assert_eq!(render(&e), "refused; give --read-only of `lacuna open`");
         assert_eq!(lines(&e), "refused\n  hint: give --read-only of `lacuna open`");
+    }
+
+    #[test]
+    fn a_refusal_of_the_system_without_advice_gets_some() {
+        let e = Error::io("cannot read key", &std::io::Error::from_raw_os_error(libc::EACCES));
+        assert!(text(&e).advice.is_some() && e.get_hint().is_none());
+        assert_eq!(render(&e.clone().hint("do that")), format!("{e}; do that"));
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! Turns the errors of the command line's parser into errors of the same form as all others, and
 //! names the verb for words of other tools.
 
+use crate::mount_helper::Helper;
+use crate::terminal::mount_names;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use lacuna_storage::{Error, Kind};
 use std::error::Error as _;
@@ -64,6 +66,10 @@ pub(crate) fn of(e: &clap::Error, given: &[OsString]) -> Error {
         return refused.clone().context(before);
     }
     let refused = Error::new(Kind::Usage, message);
+    if mount_names::are_used() {
+        // The command line is a translation of the one that the user gave.
+        return Helper::Mount.explain(refused);
+    }
     let refused = if usage.is_empty() { refused } else { refused.expected(usage.as_str()) };
     match (meant(e, given), tips.as_str()) {
         (Some(command), _) => refused.hint(format!("`lacuna {command}` does that")),

@@ -11,13 +11,13 @@ use crate::verbs::remote_ops;
 use crate::verbs::status;
 use crate::verbs::unlock::{self, DiskArgs, UnlockArgs};
 use indicatif::ProgressBar;
-use lacuna_daemon::{Job, JobClient, JobReply};
+use lacuna_daemon::{Job, JobClient, JobReply, set_path};
 use lacuna_storage::{
     BLOCK_SIZE, BadBlock, BlockAddr, Disk, DiskCheckReport, Error, Kind, OVERWRITTEN, OpenDiskOptions,
     Result, is_of_version_table,
 };
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,7 +37,9 @@ struct ListedBlock {
 
 #[derive(Serialize)]
 struct CheckAnswer {
-    location: String,
+    /// The location as given.
+    #[serde(flatten)]
+    paths: Value,
     good: u64,
     unwritten: u64,
     bad: u64,
@@ -244,8 +246,10 @@ impl<'a> BlockFindings<'a> {
             return console::line(&summary(report, verified));
         }
         let bad_blocks = std::mem::take(&mut self.named);
+        let mut paths = json!({});
+        set_path(&mut paths, "location", self.args.location.to_os_string());
         console::json(&CheckAnswer {
-            location: self.args.location.to_string(),
+            paths,
             good: report.good,
             unwritten: report.unwritten,
             bad: report.bad,

@@ -76,7 +76,8 @@ fn tell_when_interrupted() -> Result<()> {
     let spawned = thread.spawn(move || {
         if let Some(signal) = signals.forever().next() {
             console::print_always(
-                "interrupted: closing goes on where it has begun; `lacuna status` shows it",
+                "interrupted: closing goes on where it has begun; `lacuna status` shows it. Until it has ended, write nothing \
+                 at the mount points: files may go into the directories below them, unencrypted",
             );
             // The shell that waits for this command learns that the signal ended it.
             let _ends = emulate_default_handler(signal);

@@ -62,7 +62,7 @@ fn refuse_open(location: &Location, cluster: &ClusterOptions, console: Console) 
     // Deniability contract: do not print the mount point, which may be that of a hidden level.
     Err(Error::new(Kind::Busy, format!("cannot erase {location}"))
         .found(format!("a server that has it open, or left it mounted (process {})", server["pid"]))
-        .expected("a disk that is closed")
+        .expected("a disk or vault that is closed")
         .hint(format!("`lacuna close {}` first", rados_target::as_argument(location, cluster))))
 }
 
@@ -130,10 +130,13 @@ fn surviving_copies(location: &Location, erased: &Erased) -> Vec<String> {
                 .to_owned(),
         );
     }
-    notes.push(
-        "backups of the header (`lacuna header backup`) and copies of the disk, or of the medium that held \
-         it, still open with their passphrases: destroy them as well"
-            .to_owned(),
-    );
+    let copies = match location {
+        Location::Path(path) if is_vault(path) => "copies of the vault",
+        _ => "copies of the disk, or of the medium that held it,",
+    };
+    notes.push(format!(
+        "backups of the header (`lacuna header backup`) and {copies} still open with their passphrases: destroy them \
+         as well"
+    ));
     notes
 }

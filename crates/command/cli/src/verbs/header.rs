@@ -9,10 +9,12 @@ use crate::terminal::console::{self, Console};
 use crate::terminal::descriptor;
 use crate::terminal::passphrase;
 use crate::verbs::remote_ops;
-use crate::verbs::unlock::explain_busy;
+use crate::verbs::unlock::{explain_busy, explain_busy_uuid};
+use lacuna_daemon::set_path;
+use lacuna_storage::format::Description;
 use lacuna_storage::header::{self, HeaderBackup, RestoreOverrides};
-use lacuna_storage::{DiskRef, Error, Kind, LeasedHeader, Location, Result, human_size};
-use serde_json::json;
+use lacuna_storage::{DiskRef, Error, Kind, LeasedHeader, Location, PublicHeader, Result, human_size};
+use serde_json::{Value, json};
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
@@ -88,38 +90,80 @@ pub(crate) fn check(args: &HeaderCheckArgs) -> Result<()> {
     })?;
     let is_stream = args.file == Path::new(STREAM);
     let shown = if is_stream { "standard input".to_owned() } else { args.file.display().to_string() };
-    let naming = |e: Error| e.context(&shown);
-    let disk = header::parameters(&backup).map_err(naming)?.describe();
-    let public = backup.public();
-    let mut id = None;
-    if args.passphrase.is_given() {
-        let open = |given: &[lacuna_storage::Passphrase]| backup.open(given).map_err(naming);
-        let (unlocked, _) = passphrase::open_header(&args.passphrase, &shown, public, &open)?;
-        id = Some(unlocked.id().to_string());
-    }
-    let size = (disk.size > 0).then_some(disk.size);
+    let tested = TestedBackup::of(&backup, &args.passphrase, &shown)?;
     if args.json {
-        let opened = id.is_some();
-        return console::json(
-            &json!({ "file": shown, "header": public, "id": id, "size": size, "opened": opened }),
-        );
+        let mut out = tested.to_json();
+        if is_stream {
+            out["file"] = json!(shown);
+        } else {
+            set_path(&mut out, "file", &args.file);
+        }
+        return console::json(&out);
     }
-    let version = disk.version.map_or_else(String::new, |version| format!(" version {version}"));
-    let tried = match id {
-        Some(_) => "each of those given opens it",
-        None => "none was tried: with one, the backup is opened",
-    };
-    let mut rows = vec![
-        ("backup", format!("{shown}, whole")),
-        ("UUID", public.uuid.to_string()),
-        ("ID", id.unwrap_or_else(|| "shown with a passphrase".to_owned())),
-        ("format", format!("{}{version}, header version {}", public.format, public.version)),
-        ("generation", public.generation.to_string()),
-    ];
-    rows.extend(size.map(|size| ("size", format!("{} ({size} bytes)", human_size(size)))));
-    rows.push(("passphrase cost", cost::to_text(&public.cost)));
-    rows.push(("passphrases", tried.to_owned()));
+    let mut rows = vec![("backup", format!("{shown}, whole"))];
+    rows.extend(tested.rows());
     console::table(rows)
+}
+
+/// A whole backup, which was opened if a passphrase was given.
+pub(crate) struct TestedBackup<'b> {
+    header: &'b PublicHeader,
+    disk: Description,
+    is_vault: bool,
+    /// The ID of the disk, if a passphrase opened the backup.
+    id: Option<String>,
+}
+
+impl<'b> TestedBackup<'b> {
+    /// Tests a backup, which is called `shown` in errors and questions.
+    pub(crate) fn of(backup: &'b HeaderBackup, passphrase: &PassphraseArgs, shown: &str) -> Result<Self> {
+        let naming = |e: Error| e.context(shown);
+        let parameters = header::parameters(backup).map_err(naming)?;
+        let header = backup.public();
+        let mut id = None;
+        if passphrase.is_given() {
+            let open = |given: &[lacuna_storage::Passphrase]| backup.open(given).map_err(naming);
+            let (unlocked, _) = passphrase::open_header(passphrase, shown, header, &open)?;
+            id = Some(unlocked.id().to_string());
+        }
+        Ok(TestedBackup { header, disk: parameters.describe(), is_vault: parameters.is_vault(), id })
+    }
+
+    /// The noun for the owner of the header.
+    pub(crate) fn noun(&self) -> &'static str {
+        if self.is_vault { "vault" } else { "disk" }
+    }
+
+    /// The size of the disk in bytes; a vault has none.
+    fn size(&self) -> Option<u64> {
+        (self.disk.size > 0).then_some(self.disk.size)
+    }
+
+    /// For programs.
+    pub(crate) fn to_json(&self) -> Value {
+        let opened = self.id.is_some();
+        json!({ "header": self.header, "id": self.id, "size": self.size(), "opened": opened })
+    }
+
+    /// For display.
+    pub(crate) fn rows(&self) -> Vec<(&'static str, String)> {
+        let (header, id) = (self.header, self.id.clone());
+        let version = self.disk.version.map_or_else(String::new, |version| format!(" version {version}"));
+        let tried = match id {
+            Some(_) => "each of those given opens it",
+            None => "none was tried: with one, the backup is opened",
+        };
+        let mut rows = vec![
+            ("UUID", header.uuid.to_string()),
+            ("ID", id.unwrap_or_else(|| "shown with a passphrase".to_owned())),
+            ("format", format!("{}{version}, header version {}", header.format, header.version)),
+            ("generation", header.generation.to_string()),
+        ];
+        rows.extend(self.size().map(|size| ("size", format!("{} ({size} bytes)", human_size(size)))));
+        rows.push(("passphrase cost", cost::to_text(&header.cost)));
+        rows.push(("passphrases", tried.to_owned()));
+        rows
+    }
 }
 
 /// `lacuna header restore`.
@@ -147,7 +191,7 @@ pub(crate) fn restore(args: &HeaderRestoreArgs, console: Console) -> Result<()> 
             console.confirm(words, args.yes)
         },
     )
-    .map_err(|e| explain_busy(&args.location, e, console))?;
+    .map_err(|e| explain_busy_uuid(&args.location, backup.public().uuid, e, console))?;
     let generation = backup.public().generation;
     console.done(&format!("restored the header of {} (generation {generation})", args.location))
 }
@@ -162,7 +206,7 @@ fn unasked_restore(location: &Location) -> Error {
 pub(crate) fn repair(args: &HeaderRepairArgs, console: Console) -> Result<()> {
     let location = &args.location;
     let shown = location.to_string();
-    let ask = |disk: &lacuna_storage::PublicHeader, open: lacuna_storage::HeaderOpener<'_>| {
+    let ask = |disk: &PublicHeader, open: lacuna_storage::HeaderOpener<'_>| {
         passphrase::open_header(&args.passphrase, &shown, disk, open)
     };
     match remote_ops::header(location, &args.pool_access, ExpectArgs { expect: None })? {

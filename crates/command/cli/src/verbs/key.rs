@@ -143,8 +143,7 @@ fn split_sources(args: &KeyNewArgs) -> Result<(PassphraseArgs, Option<Passphrase
             .found("more than one --token")
             .expected("one")
             .hint(
-                "give the token to enrol with --new-token, and tokens that open the disk already with \
-                 --token",
+                "give the token to enrol with --new-token, and tokens that are enrolled already with --token",
             ));
     }
     Ok((given, first))
@@ -232,11 +231,9 @@ fn unlock(args: &KeyArgs, asking: PassphraseQuery<'_>, console: Console) -> Resu
             Err(Error::new(Kind::Usage, "nothing was changed")
                 .found(match given {
                     // Deniability contract: a log does not get the number of passphrases.
-                    _ if !console::is_terminal() => {
-                        "another number of passphrases that open the disk".to_owned()
-                    }
-                    1 => "one passphrase that opens the disk".to_owned(),
-                    several => format!("{several} passphrases that differ and open the disk"),
+                    _ if !console::is_terminal() => "another number of passphrases that work".to_owned(),
+                    1 => "one passphrase that works".to_owned(),
+                    several => format!("{several} passphrases that differ and work"),
                 })
                 .expected(format!("{keep}, as --keep says"))
                 .hint("give every passphrase that is to keep working, each with its own --key-file"))
@@ -278,9 +275,8 @@ fn confirm(
         // Deniability contract: the text does not depend on the levels.
         console.note(TOKEN_NOTE);
     }
-    let Some(mut levels) = keys.levels().filter(|_| !args.yes) else { return Ok(()) };
-    levels.extend(more);
-    console.confirm(&outcome_text(&levels, keys.has_levels()), false)
+    let Some(levels) = keys.levels().filter(|_| !args.yes) else { return Ok(()) };
+    console.confirm(&outcome_text(&levels, more, keys.has_levels()), false)
 }
 
 /// Writes the changed key slots.
@@ -295,25 +291,33 @@ fn write(keys: PassphraseChange, console: Console, done: &str) -> Result<()> {
     })
 }
 
-/// The passphrases that will work and the levels that will be lost, for the question.
-fn outcome_text(levels: &[u8], has_levels: bool) -> String {
-    let passphrases = match levels.len() {
+/// The passphrases that will work and the levels that will be lost, for the question. `levels` are
+/// those of the given passphrases, and `more` is that of an added one, perhaps a new level.
+fn outcome_text(levels: &[u8], more: Option<u8>, has_levels: bool) -> String {
+    let all: Vec<u8> = levels.iter().copied().chain(more).collect();
+    let passphrases = match all.len() {
         1 => "the passphrase that you give".to_owned(),
         several => format!("the {several} passphrases that you give"),
     };
-    let Some(deepest) = levels.iter().max().filter(|_| has_levels) else {
+    let Some(deepest) = levels.iter().copied().max().filter(|_| has_levels) else {
         return format!("only {passphrases} will work");
     };
-    let kept = match deepest {
-        0 => "level 0".to_owned(),
-        1 => "level 0 and level 1".to_owned(),
-        _ => format!("levels 0 to {deepest}"),
-    };
+    // A new level takes the place of the next one, if there is one.
     let deeper = deepest + 1;
+    let is_new = more == Some(deeper);
+    let kept = match (deepest, is_new) {
+        (0, false) => "level 0".to_owned(),
+        (0, true) => "level 0 and a new level 1".to_owned(),
+        (1, false) => "level 0 and level 1".to_owned(),
+        (1, true) => "level 0, level 1 and a new level 2".to_owned(),
+        (_, false) => format!("levels 0 to {deepest}"),
+        (_, true) => format!("levels 0 to {deepest} and a new level {deeper}"),
+    };
+    let now = if is_new { " now" } else { "" };
     let mut words = format!(
-        "you will have {kept}, with {passphrases}; if there is a level {deeper} or a deeper one, it is lost for ever"
+        "you will have {kept}, with {passphrases}; if there is a level {deeper} or a deeper one{now}, it is lost for ever"
     );
-    if levels.iter().all(|level| *level > 0) {
+    if all.iter().all(|level| *level > 0) {
         words.push_str("; none of these passphrases opens level 0 alone");
     }
     words
@@ -341,4 +345,49 @@ fn check_confirmable(args: &KeyArgs, warning: &str) -> Result<()> {
             .hint("also say how many passphrases you are keeping, without the new one: --keep 1"));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_question_names_the_levels_that_stay_and_the_first_that_is_lost() {
+        for (levels, more, words) in [
+            (
+                &[0_u8][..],
+                Some(0),
+                "level 0, with the 2 passphrases that you give; if there is a level 1 or a deeper one, ",
+            ),
+            (
+                &[0, 2][..],
+                None,
+                "levels 0 to 2, with the 2 passphrases that you give; if there is a level 3 or a deeper one, ",
+            ),
+            // A new level takes the place of the first that is lost.
+            (
+                &[0][..],
+                Some(1),
+                "level 0 and a new level 1, with the 2 passphrases that you give; if there is a level 1 or ",
+            ),
+            (
+                &[0, 1][..],
+                Some(2),
+                "level 0, level 1 and a new level 2, with the 3 passphrases that you give; if there is a level 2 ",
+            ),
+            (
+                &[0, 1, 2][..],
+                Some(3),
+                "levels 0 to 2 and a new level 3, with the 4 passphrases that you give; if there is a level 3 ",
+            ),
+        ] {
+            let said = outcome_text(levels, more, true);
+            assert!(said.starts_with(&format!("you will have {words}")), "{said}");
+            assert!(!said.contains("opens level 0 alone"), "{said}");
+        }
+        assert!(
+            outcome_text(&[1][..], Some(2), true).ends_with("none of these passphrases opens level 0 alone")
+        );
+        assert_eq!(outcome_text(&[0][..], None, false), "only the passphrase that you give will work");
+    }
 }

@@ -2,10 +2,10 @@
 
 use crate::args::ListArgs;
 use crate::terminal::console::{self, Console};
+use crate::terminal::terminal_size::{fits, listed, width};
 use crate::verbs::status;
 use crate::verbs::status::activity::Activity;
 use crate::verbs::status::server_text::{address, changed_file, clients, no_answer, printable, since, user};
-use crate::verbs::status::terminal_size::{fits, listed, width};
 use lacuna_daemon::OtherUsers;
 use lacuna_storage::{Result, shell_word};
 use serde_json::{Value, json};
@@ -52,9 +52,10 @@ fn entry(server: &Value) -> Value {
     for flag in ["read_only", "raw", "died", "silent", "closing"] {
         out[flag] = json!(server[flag] == true);
     }
-    for field in ["user", "elsewhere"] {
-        if !server[field].is_null() {
-            out[field] = server[field].clone();
+    for (field, of_server) in [("user", "user"), ("elsewhere", "elsewhere"), ("at_bytes", "mountpoint_bytes")]
+    {
+        if !server[of_server].is_null() {
+            out[field] = server[of_server].clone();
         }
     }
     out

@@ -9,7 +9,7 @@ use crate::verbs::remote_ops;
 use crate::verbs::status::{self, PeerStatus};
 use crate::verbs::unlock;
 use crate::verbs::vault::count_text;
-use lacuna_daemon::{Counter, Peer};
+use lacuna_daemon::{Counter, Peer, set_path};
 use lacuna_storage::{
     Access, ClusterOptions, Disk, Error, Kind, Location, OpenDiskOptions, PoolAccess, Result, Uuid,
 };
@@ -41,7 +41,9 @@ pub(crate) fn run(args: &PurgeArgs, console: Console) -> Result<()> {
     };
     servers.first().into_iter().for_each(|server| note_file_system(&server.peer, console));
     if args.json {
-        return console::json(&json!({ "location": location.to_string(), "complete": true, "items": items }));
+        let mut out = json!({ "complete": true, "items": items });
+        set_path(&mut out, "location", location.to_os_string());
+        return console::json(&out);
     }
     print_purged(&location.to_string(), &items, console)
 }

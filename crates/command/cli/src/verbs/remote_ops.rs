@@ -71,13 +71,15 @@ pub(crate) fn writer_process(location: &Location, cluster: &ClusterOptions) -> O
     lacuna_storage::claiming_process(lacuna_storage::public_info(location, cluster).ok()?.header.uuid)
 }
 
-/// Refuses a server's disk that is not the expected one. Errors:
+/// Refuses a server's disk or vault that is not the expected one. Errors:
 /// [`Kind::Corrupt`](lacuna_storage::Kind::Corrupt).
 pub(crate) fn check_status_id(account: &ServerStatus, ExpectArgs { expect }: ExpectArgs) -> Result<()> {
     if expect.is_none() {
         return Ok(());
     }
-    account.id.as_deref().unwrap_or("no ID").parse::<DiskId>()?.check(expect)
+    let id = account.id.as_deref().unwrap_or("no ID").parse::<DiskId>()?;
+    let is_vault = account.record.mount().is_some_and(MountRecord::is_vault);
+    if is_vault { id.check_vault(expect) } else { id.check(expect) }
 }
 
 /// [`check_status_id`] for a mount. Errors: also any failure to ask its server.

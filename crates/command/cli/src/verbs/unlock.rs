@@ -12,8 +12,8 @@ use lacuna_daemon::OtherUsers;
 use lacuna_storage::vault::is_vault;
 use lacuna_storage::{
     Access, BLOCK_SIZE, ClusterOptions, DiskId, Error, HeaderOpener, Kind, Location, OpenDisk,
-    OpenDiskOptions, PassphraseMatch, PublicHeader, Result, UnlockedDisk, UnlockedHeader, read_public_params,
-    shell_word, write_through_refused,
+    OpenDiskOptions, PassphraseMatch, PublicHeader, Result, UnlockedDisk, UnlockedHeader, Uuid,
+    read_public_params, shell_word, write_through_refused,
 };
 use std::fmt::Display;
 
@@ -94,47 +94,74 @@ pub(crate) fn check_id(
     expect: Option<DiskId>,
     shown: impl Display,
 ) -> Result<PassphraseMatch> {
-    opened.0.id().check(expect).map_err(|e| e.context(shown))?;
+    opened.0.check_id(expect).map_err(|e| e.context(shown))?;
     Ok(opened)
 }
 
 /// Adds to [`Kind::Busy`] whether this user has the disk or vault open, with advice to close it, or
 /// another user.
 pub(crate) fn explain_busy(location: &Location, e: Error, console: Console) -> Error {
+    let claimer = || remote_ops::writer_process(location, &ClusterOptions::default());
+    explain_claimed(location, &claimer, e, console)
+}
+
+/// [`explain_busy`] for a medium that is to get the header with a UUID: a disk or vault with this
+/// UUID may be open elsewhere.
+pub(crate) fn explain_busy_uuid(location: &Location, uuid: Uuid, e: Error, console: Console) -> Error {
+    explain_claimed(location, &|| lacuna_storage::claiming_process(uuid), e, console)
+}
+
+/// The explanation of [`explain_busy`]; `claimer` gives the process that has the disk open for
+/// writing, wherever it is.
+fn explain_claimed(
+    location: &Location,
+    claimer: &dyn Fn() -> Option<u32>,
+    e: Error,
+    console: Console,
+) -> Error {
     let is_file = location.path().is_some_and(|path| path.is_file() || is_vault(path));
     if e.kind() != Kind::Busy || !(is_file || location.is_block_device()) {
         return e;
     }
     // Deniability contract: the mount points would tell a log the number of open levels.
-    match opened_location(location, console) {
+    match opened_location(location, claimer, console) {
         Err(unseen) => e.hint(format!("cannot determine which user has it open: {}", unseen.summary())),
         Ok(Some(open)) => {
-            let shown = if open == status::canonical(location) { String::new() } else { format!(" as {open}") };
+            let shown =
+                if open == status::canonical(location) { String::new() } else { format!(" as {open}") };
             e.hint(format!("this user has it open{shown}: `lacuna close {}` ends that", shell_word(&open)))
         }
         // A device may be in use by any program.
         Ok(None) if !is_file => e,
-        Ok(None) if OtherUsers::may_look() => e.hint(
-            "no server of this user has it. `lacuna list --all-users` shows whether another user has it open; if another command is \
-             at work on it, wait for that",
-        ),
-        Ok(None) => e.hint(
-            "no server of this user has it. If another user has it open, that user alone sees and closes it; if another command is \
-             at work on it, wait for that",
-        ),
+        Ok(None) => {
+            let known = claimer().map_or_else(
+                || "no server of this user has it".to_owned(),
+                |process| format!("process {process} has it open, which is no server of this user"),
+            );
+            let users = if OtherUsers::may_look() {
+                "`lacuna list --all-users` shows whether another user has it open"
+            } else {
+                "If another user has it open, that user alone sees and closes it"
+            };
+            e.hint(format!("{known}. {users}; if another command is at work on it, wait for that"))
+        }
     }
 }
 
 /// The location that a server of this user has open there. Errors: a server that cannot be
 /// inspected.
-fn opened_location(location: &Location, console: Console) -> Result<Option<String>> {
+fn opened_location(
+    location: &Location,
+    claimer: &dyn Fn() -> Option<u32>,
+    console: Console,
+) -> Result<Option<String>> {
     let cluster = ClusterOptions::default();
     let servers = status::find_servers_json(location, &cluster, console)?;
     if let Some(open) = servers.first().and_then(status::current_location) {
         return Ok(Some(open));
     }
     // The open disk may be a copy of this one.
-    match remote_ops::writer_process(location, &cluster) {
+    match claimer() {
         Some(process) => status::location_of_process(process, console),
         None => Ok(None),
     }

@@ -142,6 +142,15 @@ fn a_helper_refuses_what_it_cannot_mount_and_explains_itself() {
         let (code, said) = run(&scene, "mount.lacuna", &["disk.img", "mnt", "-o", options]);
         assert!(code == expected && said.starts_with("lacuna: "), "{options}: {code} {said}");
     }
+    // Messages name options as the user wrote them.
+    for (options, words) in [
+        ("cover_timeout=5,keyfile=key", "cannot use cover_timeout here"),
+        ("cover_timeout=x", "for 'cover_timeout="),
+        ("raw,via=loop", "'raw'"),
+    ] {
+        let (code, said) = run(&scene, "mount.lacuna", &["disk.img", "mnt", "-o", options]);
+        assert!(code == 1 && said.contains(words) && !said.contains("--"), "{options}: {code} {said}");
+    }
     let (code, said) = run(&scene, "mount.lacuna", &["disk.img", "missing", "-o", "keyfile=key"]);
     assert!(code == 32 && said.contains("mkdir -p missing") && !scene.path("missing").exists(), "{said}");
     for helper in ["mount.lacuna", "umount.lacuna"] {

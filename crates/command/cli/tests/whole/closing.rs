@@ -187,6 +187,7 @@ fn an_interrupted_close_says_that_closing_goes_on() {
     assert_eq!((ended.code(), ended.signal()), (None, Some(libc::SIGTERM)));
     drop(terminal);
     wait_for(&seen, "closing goes on where it has begun");
+    wait_for(&seen, "files may go into the directories below them, unencrypted");
     // The hidden level is closed, or refuses for want of cover; then another close ends the rest.
     wait_until("the end of the closing", || {
         give_cover(&scene);

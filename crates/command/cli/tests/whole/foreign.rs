@@ -119,14 +119,60 @@ fn a_disk_that_was_written_over_is_not_written_without_a_question() {
     let doctor = scene.lacuna(&["doctor", "disk.img"]).code(10).stdout;
     assert!(doctor.contains("an xfs file system") && doctor.contains("2 of 3 copies are whole"), "{doctor}");
     assert!(!doctor.contains("header repair"), "{doctor}");
-    scene.lacuna(&[&["check", "disk.img", "--read-only"], &key[..]].concat()).code(0);
-    scene.lacuna(&["header", "backup", "disk.img", "disk.hdr"]).code(0);
+    // Each command that notes the damage advises the same, and not the repair that is refused.
+    for verb in [
+        &["check", "disk.img", "--read-only", "--key-file", "key"][..],
+        &["info", "disk.img"],
+        &["header", "backup", "disk.img", "disk.hdr"],
+    ] {
+        let noted = scene.lacuna(verb).code(0).stderr;
+        assert!(noted.contains("an xfs file system lies in the place of the first copy"), "{noted}");
+        assert!(noted.contains("take a backup of its header and restore that"), "{noted}");
+        assert!(!noted.contains("header repair"), "{noted}");
+    }
     let restore = ["header", "restore", "disk.img", "disk.hdr", "--key-file", "key"];
     let asked = scene.lacuna(&restore).code(1).stderr;
     assert!(asked.contains("an xfs file system lies in the place of the first copy"), "{asked}");
     assert!(fs::read(scene.path("disk.img")).unwrap() == before);
     scene.lacuna(&[&restore[..], &["--yes"]].concat()).code(0);
     assert!(fs::read(scene.path("disk.img")).unwrap() == whole);
+}
+
+/// Data that no program is known for lies over the first two copies: they may be those of another
+/// part of a device whose last part is the disk.
+#[test]
+fn data_of_an_unknown_program_is_not_overwritten_without_a_question() {
+    let scene = Scene::with_disk(&["--size", "64M"]);
+    let whole = fs::read(scene.path("disk.img")).unwrap();
+    let text = b"These are the figures of the last quarter, in thousands. ".repeat(10_000);
+    let file = fs::OpenOptions::new().write(true).open(scene.path("disk.img")).unwrap();
+    file.write_all_at(&text, 0).unwrap();
+    let before = fs::read(scene.path("disk.img")).unwrap();
+    let key = ["--key-file", "key"];
+    for verb in [&["header", "repair"][..], &["check"], &["key", "refresh"]] {
+        let refused = scene.lacuna(&[verb, &["disk.img"], &key].concat()).code(1).stderr;
+        assert!(refused.contains("data of an unknown program where the first two copies"), "{refused}");
+        assert!(refused.contains("--read-only") && refused.contains("--replace"), "{refused}");
+    }
+    let doctor = scene.lacuna(&["doctor", "disk.img"]).code(10).stdout;
+    assert!(doctor.contains("data of an unknown program") && !doctor.contains("header repair"), "{doctor}");
+    scene.lacuna(&[&["check", "disk.img", "--read-only"], &key[..]].concat()).code(0);
+    scene.lacuna(&["header", "backup", "disk.img", "disk.hdr"]).code(0);
+    let restore = ["header", "restore", "disk.img", "disk.hdr", "--key-file", "key", "--yes"];
+    assert!(scene.lacuna(&restore).code(1).stderr.contains("--replace"));
+    assert!(fs::read(scene.path("disk.img")).unwrap() == before);
+    scene.lacuna(&[&restore[..], &["--replace"]].concat()).code(0);
+    scene.lacuna(&[&["check", "disk.img"], &key[..]].concat()).code(0);
+
+    // Zeros and noise are the traces of damage, and a repair overwrites them.
+    for damage in [vec![0; 600_000], noise(7, 600_000)] {
+        file.write_all_at(&damage, 0).unwrap();
+        scene.lacuna(&["header", "repair", "disk.img", "--key-file", "key"]).code(0);
+        let repaired = fs::read(scene.path("disk.img")).unwrap();
+        assert!(
+            repaired[..16_384] == whole[..16_384] && repaired[524_288..540_672] == whole[524_288..540_672]
+        );
+    }
 }
 
 /// The last partition of a device ends with the device, so the device has the last copy of the

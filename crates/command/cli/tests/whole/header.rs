@@ -89,6 +89,32 @@ fn a_backup_brings_the_header_back_and_an_old_one_is_refused() {
     restore("damaged", &["--yes"]).code(10);
 }
 
+/// A restored header makes a copy of an open disk, or any other medium, the same disk.
+#[test]
+fn a_header_is_not_restored_beside_the_open_disk() {
+    let scene = Scene::with_disk(&["--size", "64M"]);
+    scene.lacuna(&["header", "backup", "disk.img", "hdr"]).code(0);
+    fs::copy(scene.path("disk.img"), scene.path("copy.img")).unwrap();
+    // Without a header nothing at the location tells which disk it is.
+    fs::copy(scene.path("disk.img"), scene.path("wiped.img")).unwrap();
+    let wiped = OpenOptions::new().write(true).open(scene.path("wiped.img")).unwrap();
+    copies(&scene).iter().for_each(|place| wiped.write_all_at(&[0; 16_384], *place).unwrap());
+    let server = scene.serve(&[]);
+    let original = fs::canonicalize(scene.path("disk.img")).unwrap();
+    for file in ["copy.img", "wiped.img"] {
+        let restore = ["header", "restore", file, "hdr", "--yes", "--key-file", "key"];
+        let said = scene.lacuna(&restore).code(5).stderr;
+        assert!(said.contains("a copy has the same UUID"), "{said}");
+        assert!(said.contains(&format!("this user has it open as {}", original.display())), "{said}");
+        assert!(said.contains("`lacuna close ") && !said.contains("no server of this user"), "{said}");
+        assert!(!said.contains("nbdcopy") && !said.contains("--read-only"), "{said}");
+    }
+    assert_eq!(server.stop(), 0);
+    let restore = ["header", "restore", "wiped.img", "hdr", "--yes", "--key-file", "key"];
+    scene.lacuna(&restore).code(0);
+    scene.lacuna(&["check", "wiped.img", "--key-file", "key"]).code(0);
+}
+
 #[test]
 fn a_backup_goes_through_a_pipe_and_is_checked() {
     let scene = Scene::with_disk(&["--size", "64M"]);
@@ -153,9 +179,21 @@ fn a_check_of_a_backup_tells_whole_from_damaged_and_wrong() {
     let doctor = scene.lacuna(&["doctor", "hdr"]).code(10).stdout;
     assert!(doctor.contains("`lacuna header check hdr`") && doctor.contains("no disk"), "{doctor}");
     assert!(!doctor.contains("header repair") && !doctor.contains("truncate"), "{doctor}");
-    let info = scene.lacuna(&["info", "hdr"]).code(10).stderr;
-    assert!(info.contains("`lacuna header check hdr`"), "{info}");
-    assert!(info.contains("`lacuna header restore LOCATION hdr`"), "{info}");
+    let info = scene.lacuna(&["info", "hdr"]).code(0).stdout;
+    for expected in [
+        "a backup of the header of a disk, whole",
+        uuid.as_str().unwrap(),
+        "sealed version",
+        "`lacuna header check hdr`",
+        "`lacuna header restore LOCATION hdr`",
+    ] {
+        assert!(info.contains(expected), "{expected}: {info}");
+    }
+    let json = scene.lacuna(&["info", "hdr", "--json", "--key-file", "key"]).code(0).json();
+    assert!(json["backup"] == true && json["header"]["uuid"] == uuid && json["id"] == id, "{json}");
+    assert!(json["size"] == 64 << 20 && json["changed"].is_u64(), "{json}");
+    scene.lacuna(&["info", "hdr", "--key-file", "wrong"]).code(2);
+    assert!(scene.lacuna(&["info", "damaged"]).code(10).stderr.contains("no backup of a header"));
 }
 
 #[test]
@@ -219,12 +257,19 @@ fn a_header_from_before_a_resize_is_refused_until_the_disk_has_its_size() {
 fn copies_are_not_written_to_a_medium_that_was_cut_short() {
     let scene = Scene::with_disk(&["--size", "64M"]);
     let file = OpenOptions::new().write(true).open(scene.path("disk.img")).unwrap();
+    let len = file.metadata().unwrap().len();
     file.set_len(40 << 20).unwrap();
     let ran = scene.lacuna(&["header", "repair", "disk.img", "--key-file", "key"]).code(10);
     assert!(ran.stderr.contains("cut short"), "{}", ran.stderr);
     let words = scene.lacuna(&["doctor", "disk.img"]).code(10).stdout;
+    assert!(words.contains(&format!("was cut short by {} bytes", len - (40 << 20))), "{words}");
+    assert!(words.contains("`truncate -s") && !words.contains("may come to take"), "{words}");
     let (short, repair) = (words.find("cut short").unwrap(), words.find("header repair").unwrap());
     assert!(short < repair && words.contains("once the medium is as long as it was"), "{words}");
+    // Less than a header is left.
+    file.set_len(8192).unwrap();
+    let words = scene.lacuna(&["doctor", "disk.img"]).code(10).stdout;
+    assert!(words.contains("disk.img was cut short, to 8192 bytes"), "{words}");
 }
 
 #[test]
@@ -243,6 +288,7 @@ fn repair_restores_a_file_that_lost_only_the_last_copy() {
                 assert!(words.contains("restore it whole from a backup"), "{format}: {words}");
                 continue;
             }
+            assert!(words.contains(&format!("was cut short by {lost} bytes")), "{format}: {words}");
             assert!(words.contains("The disk is whole"), "{format} {lost}: {words}");
             scene.lacuna(&repair).code(0);
             assert!(fs::read(scene.path("disk.img")).unwrap() == before, "{format} {lost}");

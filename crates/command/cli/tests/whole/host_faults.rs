@@ -121,8 +121,15 @@ fn names_need_not_be_text() {
     let cheap = [&["--size", "16M", "--key-file", "key"][..], &crate::harness::CHEAP].concat();
     with(&["create"], &cheap).code(0);
     assert!(scene.path("").join(name).is_file());
-    with(&["check"], &["--key-file", "key"]).code(0);
-    with(&["info", "--json"], &[]).code(0);
+    // Programs get the bytes too.
+    for words in [&["info", "--json"][..], &["doctor", "--json"], &["check", "--json", "--key-file", "key"]] {
+        let answer = with(words, &[]).json();
+        assert_eq!(
+            (&answer["location"], &answer["location_bytes"]),
+            (&"caf\u{fffd}".into(), &"636166e9".into())
+        );
+    }
+    assert!(scene.lacuna(&["info", "disk.img", "--json"]).json()["location_bytes"].is_null());
     if !can_mount("/dev/fuse") {
         return;
     }
@@ -131,7 +138,11 @@ fn names_need_not_be_text() {
     with(&["open", "disk.img"], &["--raw", "--key-file", "key"]).code(0);
     assert!(scene.path("").join(name).join("disk").exists());
     with(&["status"], &[]).code(0);
-    scene.lacuna(&["list"]).code(0);
+    let server = with(&["status", "--json"], &[]).code(0).json()["servers"][0].clone();
+    let bytes = server["mountpoint_bytes"].as_str().unwrap();
+    assert!(bytes.ends_with("2f636166e9") && server["location_bytes"].is_null(), "{server}");
+    let listed = scene.lacuna(&["list", "--json"]).code(0).json();
+    assert!(listed["open"].as_array().unwrap().iter().any(|one| one["at_bytes"] == bytes), "{listed}");
     with(&["close"], &[]).code(0);
     assert!(!scene.path("").join(name).join("disk").exists());
 }

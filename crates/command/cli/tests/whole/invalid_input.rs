@@ -181,6 +181,41 @@ fn a_disk_is_opened_by_one_process_at_a_time() {
 }
 
 #[test]
+fn a_place_that_takes_no_file_is_refused_before_a_passphrase_is_asked_for() {
+    let scene = Scene::new();
+    fs::write(scene.path("ask"), "#!/bin/sh\ntouch asked; cat key\n").unwrap();
+    scene.tool("chmod", &["+x", "ask"]);
+    std::os::unix::fs::symlink("gone", scene.path("link.img")).unwrap();
+    let create = ["create", "link.img", "--size", "16M", "--askpass", "./ask"];
+    let said = scene.lacuna(&[&create[..], &CHEAP].concat()).code(1).stderr;
+    assert!(said.contains("a symbolic link to a missing file"), "{said}");
+    assert!(!scene.path("asked").exists());
+    if !can_mount("/proc/self/status") {
+        return;
+    }
+    // As `nobody`, in a directory that root alone may write to.
+    scene.tool("chmod", &["a+rwx", "."]);
+    scene.tool("chmod", &["a+r", "key"]);
+    fs::create_dir(scene.path("closed")).unwrap();
+    scene.tool("chmod", &["755", "closed"]);
+    for words in [
+        "create closed/disk.img --size 16M",
+        "create nand:closed/chip.img --size 16M",
+        "vault init closed/v --anchor anchor",
+        "vault init v --anchor closed/anchor",
+    ] {
+        let cheap = CHEAP.join(" ");
+        let script =
+            format!("exec setpriv --reuid 65534 --clear-groups \"$0\" {words} --askpass ./ask {cheap}");
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &script, env!("CARGO_BIN_EXE_lacuna")]).current_dir(scene.path("."));
+        let out = shell.stdin(Stdio::null()).output().unwrap();
+        assert_eq!(out.status.code(), Some(2), "{words}: {}", String::from_utf8_lossy(&out.stderr));
+        assert!(!scene.path("asked").exists(), "{words}");
+    }
+}
+
+#[test]
 fn damaged_and_foreign_headers_are_refused() {
     let scene = Scene::with_disk(&["--size", "64M"]);
     let good = fs::read(scene.path("disk.img")).unwrap();

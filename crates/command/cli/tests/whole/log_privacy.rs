@@ -9,7 +9,7 @@ use crate::harness::{
 use crate::nbd_client::Client;
 use std::fs;
 use std::io::Write;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::thread;
 
 /// The beginning of the note on deeper levels that every opening for writing prints.
@@ -100,7 +100,8 @@ fn a_hidden_failure_of_a_close_is_shown_on_a_terminal_only() {
     if !can_mount("/dev/fuse") || !is_program_available("fusermount3") {
         return;
     }
-    for on_terminal in [false, true] {
+    // `script` gives a command a terminal.
+    for way in ["log", "terminal", "script"] {
         let scene = scene("deniable");
         DIRS.iter().for_each(|dir| fs::create_dir(scene.path(dir)).unwrap());
         let open =
@@ -112,13 +113,22 @@ fn a_hidden_failure_of_a_close_is_shown_on_a_terminal_only() {
         file.write_all(&noise(1, 1 << 20)).unwrap();
         drop(file);
         let close = ["close", "hidden"];
-        if on_terminal {
+        if way == "terminal" {
             let ran = scene.lacuna_on_terminal(&close).code(14);
             assert!(ran.stderr.contains("cover"), "{}", ran.stderr);
+        } else if way == "script" && is_program_available("script") {
+            let command = format!("{} close hidden", env!("CARGO_BIN_EXE_lacuna"));
+            let mut script = Command::new("script");
+            script.args(["-qec", &command, "/dev/null"]).current_dir(scene.path("")).stdin(Stdio::null());
+            script.env("XDG_RUNTIME_DIR", scene.path("")).env("XDG_STATE_HOME", scene.path("state"));
+            let shown = RunOutput::from(script.output().unwrap()).code(14).stdout;
+            assert!(shown.contains("cover"), "{shown}");
         } else {
             let ran = scene.lacuna(&close).code(20);
             assert_silent(&ran.stderr);
             assert!(ran.stderr.contains("keeps the reason out of logs"), "{}", ran.stderr);
+            // As the message says, for a script.
+            assert!(ran.stderr.contains("`script -qec COMMAND /dev/null`"), "{}", ran.stderr);
         }
         scene.lacuna(&["close", "public"]);
         scene.wait_until_free("disk.img");

@@ -1,6 +1,6 @@
 //! Vaults from the command line: creation, opening, checks, passphrases, and refusals.
 
-use crate::harness::{noise, wait_until};
+use crate::harness::{is_program_available, noise, wait_until};
 use crate::vault_harness::VaultScene;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -109,6 +109,7 @@ fn verbs_for_disks_are_refused_on_a_vault_with_the_alternative() {
     for (args, instead) in [
         (&["serve", "v", "--socket", "s"][..], "`lacuna open v MOUNTPOINT`"),
         (&["check", "v"], "`lacuna vault check v`"),
+        (&["rescue", "v", "image"], "`lacuna vault rescue v TARGET`"),
         (&["resize", "v", "--size", "1G"], "grows and shrinks"),
         (&["purge", "v"], "deleted with `rm`"),
         (&["create", "v", "--size", "64M", "--force"], "choose another path"),
@@ -137,6 +138,41 @@ fn verbs_for_disks_are_refused_on_a_vault_with_the_alternative() {
     fs::create_dir(scene.0.path("empty")).unwrap();
     let no_vault = keyed(&["open", "empty", "mnt"]).code(4);
     assert!(no_vault.stderr.contains("is not a vault"), "{}", no_vault.stderr);
+}
+
+#[test]
+fn a_copy_of_an_open_vault_is_refused_in_the_words_of_vaults() {
+    let Some(scene) = VaultScene::new(&[]) else { return };
+    scene.0.tool("cp", &["-r", "v", "copy"]);
+    scene.open().code(0);
+    fs::create_dir(scene.0.path("mnt2")).unwrap();
+    for words in [&["open", "copy", "mnt2"][..], &["vault", "accept", "copy", "--yes"]] {
+        let said = scene.keyed(words).code(5).stderr;
+        assert!(said.contains("a copy of it is open at ") && said.contains("/mnt (process "), "{said}");
+        assert!(said.contains("the same vault") && said.contains("--read-only"), "{said}");
+        assert!(!said.contains("disk"), "{said}");
+    }
+    scene.close().code(0);
+}
+
+/// The server ends by itself after an unmount by another program. Then nothing is left to close.
+#[test]
+fn a_vault_unmounted_by_hand_is_closed() {
+    if !is_program_available("fusermount3") {
+        return;
+    }
+    let Some(scene) = VaultScene::new(&[]) else { return };
+    scene.open().code(0);
+    scene.write("file", b"content");
+    scene.0.tool("fusermount3", &["-u", "mnt"]);
+    wait_until("the end of the server", || scene.0.lacuna(&["status", "v"]).code == 4);
+    for place in ["mnt", "v"] {
+        let said = scene.0.lacuna(&["close", place]).code(4).stderr;
+        assert!(said.contains("nothing of lacuna open there") && said.contains("`lacuna list`"), "{said}");
+    }
+    scene.open().code(0);
+    assert_eq!(scene.read("file").unwrap(), b"content");
+    scene.close().code(0);
 }
 
 #[test]

@@ -53,6 +53,7 @@ fn an_older_vault_is_refused_until_it_is_accepted() {
         let answered = answer_no(&scene, &[&["vault", "accept", "v", "--key-file", "key"], quiet].concat());
         let wanted = ["older", "\n  expected: ", "\n  hint: go on only if", "is gone", "Go on?"];
         assert!(wanted.iter().all(|part| answered.contains(part)), "{answered}");
+        assert!(answered.contains("lacuna: nothing was changed"), "{answered}");
         assert!(!answered.contains("\\n"), "{answered}");
     }
     // The newest state is accepted again after it is restored.

@@ -44,7 +44,7 @@ impl LevelSummary {
         let found = self.entries.get(slot.index()..slot.index() + entries.len()).unwrap_or_default();
         let differs = |at: usize, entry: &SlotEntry| found.get(at).is_none_or(|found| found.0 != *entry);
         match entries.iter().enumerate().find(|(at, entry)| differs(*at, entry)) {
-            Some((_, entry)) => Err(corrupt(format!("cannot read {entry}"))),
+            Some((_, entry)) => Err(corrupt(format!("{entry} cannot be read"))),
             None => Ok(found),
         }
     }
@@ -54,7 +54,7 @@ impl LevelSummary {
         let listed = self.listed(slot, entries)?;
         for (at, (block, (entry, tag))) in out.chunks_exact_mut(BLOCK_SIZE).zip(listed).enumerate() {
             let opened = open_slot(&self.key, self.seq, Slot::nth(slot.index() + at), *entry, tag, block);
-            opened.map_err(|_| corrupt(format!("cannot read {entry}")))?;
+            opened.map_err(|_| corrupt(format!("{entry} cannot be read")))?;
         }
         Ok(())
     }

@@ -92,7 +92,7 @@ impl LevelCells {
     /// The cell at a place in the map. Errors: [`corrupt`], if the place is no cell of the disk.
     fn cell_of(&self, place: CellPlace, entry: SlotEntry) -> Result<CellNo> {
         let cell = place.cell().filter(|cell| cell.0 < self.params.cells);
-        cell.ok_or_else(|| corrupt(format!("cannot read {entry}")))
+        cell.ok_or_else(|| corrupt(format!("{entry} cannot be read")))
     }
 
     /// Decrypts a cell, or a slot of the stash, in place.
@@ -112,7 +112,7 @@ impl LevelCells {
         let key = &self.keys.level(self.level).cells;
         let opened = key.decrypt_entry(metadata) == (Some(entry), place)
             && key.open(place, entry, block, metadata)? == Verification::Verified;
-        if opened { Ok(()) } else { Err(corrupt(format!("cannot read {entry}"))) }
+        if opened { Ok(()) } else { Err(corrupt(format!("{entry} cannot be read"))) }
     }
 
     /// The pages of the level, for operations that cannot do without them.

@@ -145,7 +145,7 @@ impl UserServer {
         }
         Err(Error::new(Kind::Other, what)
             .found("a server that gave no answer that makes sense")
-            .hint("if it died, the disk recovers when it is opened again"))
+            .hint("if it died, the disk or vault recovers when it is opened again"))
     }
 }
 

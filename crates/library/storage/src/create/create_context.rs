@@ -119,7 +119,8 @@ impl CreateContext<'_> {
         let location = &self.options.location;
         match there {
             Ok(Some(disk)) => {
-                DiskClaim::take(disk.uuid, &format!("cannot overwrite {location}"), self.observer)
+                let what = format!("cannot overwrite {location}");
+                DiskClaim::take(disk.uuid, disk.format, &what, self.observer)
             }
             Ok(None) => Ok(None),
             Err(e) => {

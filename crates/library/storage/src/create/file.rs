@@ -11,7 +11,7 @@ use crate::observer::run_step;
 use crate::sync_directory::sync_directory;
 use lacuna_contracts::{Error, Kind, Result};
 use lacuna_header::{HEADER_AREA, NewHeader, PublicHeader, copy_c, medium_len};
-use lacuna_medium::{Access, FileMedium, Medium};
+use lacuna_medium::{Access, FileMedium, Medium, check_can_create};
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
@@ -112,7 +112,7 @@ impl CreateTarget {
             Err(e) if e.kind() == ErrorKind::NotFound => {
                 let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
                 if parent.is_dir() {
-                    return Ok(CreateTarget::Nothing);
+                    return check_can_create(path).map(|()| CreateTarget::Nothing);
                 }
                 let missing = format!("no directory {}", parent.display());
                 return Err(refused().with_kind(Kind::NotFound).found(missing).hint("make it first"));

@@ -12,7 +12,7 @@ use crate::size::size_in_blocks;
 use crate::sync_directory::sync_directory;
 use lacuna_contracts::{Error, Kind, Result};
 use lacuna_header::{NewHeader, PublicHeader};
-use lacuna_medium::{Access, FileMedium, Medium};
+use lacuna_medium::{Access, FileMedium, Medium, check_can_create};
 use lacuna_nand::{Flash, FlashGeometry, Leb, UbiVolume};
 use std::io::ErrorKind;
 use std::path::Path;
@@ -114,10 +114,10 @@ struct ExistingFile {
     words: String,
 }
 
-/// The existing file, if it may be overwritten. `None` if there is no file.
+/// The existing file, if it may be overwritten. `None` if there is no file, and one can be made.
 fn open_existing(context: &CreateContext<'_>, path: &Path) -> Result<Option<ExistingFile>> {
     match std::fs::symlink_metadata(path) {
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(e) if e.kind() == ErrorKind::NotFound => return check_can_create(path).map(|()| None),
         Err(e) => return Err(Error::io(format!("cannot look at {}", path.display()), &e)),
         Ok(about) if about.is_file() => {}
         Ok(_) => {

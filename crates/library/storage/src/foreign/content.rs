@@ -10,30 +10,44 @@ pub struct Foreign {
     pub(super) words: &'static str,
     /// A part of it that may hold a disk, as in "the partition".
     part: Option<&'static str>,
-    /// Whether it lies over the last copy of a header, and not over the first.
-    at_end: bool,
+    /// Its place on the medium of a disk.
+    place: CoveredCopies,
+}
+
+/// The copies of a header that content of another program covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CoveredCopies {
+    First,
+    /// The first, the second or both.
+    FirstTwo,
+    Last,
 }
 
 impl Foreign {
     pub(super) const fn new(words: &'static str) -> Foreign {
-        Foreign { words, part: None, at_end: false }
+        Foreign { words, part: None, place: CoveredCopies::First }
     }
 
     pub(super) const fn around(words: &'static str, part: &'static str) -> Foreign {
-        Foreign { words, part: Some(part), at_end: false }
+        Foreign { words, part: Some(part), place: CoveredCopies::First }
     }
 
     /// The same content over the last copy of a header.
     pub(super) const fn over_last_copy(self) -> Foreign {
-        Foreign { at_end: true, ..self }
+        Foreign { place: CoveredCopies::Last, ..self }
+    }
+
+    /// The same content over one or both of the first two copies of a header.
+    pub(super) const fn over_first_copies(self) -> Foreign {
+        Foreign { place: CoveredCopies::FirstTwo, ..self }
     }
 
     /// Its place on the medium of a disk, as in "in the place of the first copy of the header".
     pub(crate) fn place(&self) -> &'static str {
-        if self.at_end {
-            "at the end, where the last copy of the header belongs"
-        } else {
-            "in the place of the first copy of the header"
+        match self.place {
+            CoveredCopies::First => "in the place of the first copy of the header",
+            CoveredCopies::FirstTwo => "where the first two copies of the header belong",
+            CoveredCopies::Last => "at the end, where the last copy of the header belongs",
         }
     }
 
@@ -50,27 +64,33 @@ impl Foreign {
     pub(crate) fn refusal(&self, last_alone: bool) -> Error {
         let refused = Error::new(Kind::Usage, "cannot write to this disk");
         if let Some(part) = self.part.filter(|_| last_alone) {
-            let advice = format!(
-                "name {part}; to have the disk back, take a backup of its header and restore it with "
-            );
+            let advice = Hint::from(format!("name {part}; to have the disk back, "));
             return refused
                 .found(self.beside_last_copy())
                 .expected(format!("a disk, and not a medium with a disk in {part} at its end"))
-                .hint(Hint::from(advice).setting(Setting("replace")));
+                .hint(then_restore(advice, last_alone));
         }
-        let named = self.part.filter(|_| self.at_end);
-        let named = named.map_or_else(String::new, |part| format!("name {part}; "));
-        let advice = Hint::from(format!("{named}to read the disk, give "))
+        let advice = Hint::from(format!("{}to read the disk, give ", self.name_part(last_alone)))
             .setting(Setting("read_only"))
-            .text("; to have it back, take a backup of its header and restore ");
+            .text("; to have it back, ");
         refused
             .found(format!("{self} {}", self.place()))
             .expected("a disk that no other program has written to")
-            .hint(if last_alone {
-                advice.text("it with ").setting(Setting("replace"))
-            } else {
-                advice.text("that")
-            })
+            .hint(then_restore(advice, last_alone))
+    }
+
+    /// The advice about a damaged copy of the header of a disk with this content over a copy, where
+    /// [`refusal`](Self::refusal) is the answer to a repair. It follows the words about the damage.
+    pub(crate) fn way_back(&self, last_alone: bool) -> Hint {
+        let part = self.name_part(last_alone);
+        let lies = format!("{self} lies {}: {part}to have the disk back, ", self.place());
+        then_restore(Hint::from(lies), last_alone)
+    }
+
+    /// The first words of an advice: the part to name, where the medium may be the wrong one.
+    fn name_part(&self, last_alone: bool) -> String {
+        let part = self.part.filter(|_| last_alone || self.place == CoveredCopies::Last);
+        part.map_or_else(String::new, |part| format!("name {part}; "))
     }
 
     /// The error for restoring a header over this content. `last_alone` as for
@@ -87,6 +107,12 @@ impl Foreign {
     fn beside_last_copy(&self) -> String {
         format!("{self} {}, and the last copy alone", self.place())
     }
+}
+
+/// The advice, continued with the way back to a disk. `last_alone` as for [`Foreign::refusal`].
+fn then_restore(advice: Hint, last_alone: bool) -> Hint {
+    let advice = advice.text("take a backup of its header and restore ");
+    if last_alone { advice.text("it with ").setting(Setting("replace")) } else { advice.text("that") }
 }
 
 impl fmt::Display for Foreign {
@@ -115,6 +141,9 @@ mod tests {
             assert!(foreign.refusal(true).to_string().ends_with("restore it with `replace`"));
             assert!(foreign.refusal(false).to_string().ends_with("restore that"));
             assert!(foreign.refusal_to_restore("x", true).to_string().contains("`replace`"));
+            // A note about the damage gives the same advice.
+            assert!(foreign.way_back(true).to_string().ends_with("restore it with `replace`"));
+            assert!(foreign.way_back(false).to_string().ends_with("restore that"));
         }
         let member = Foreign::around("a member of an MD array", "the array").over_last_copy().refusal(false);
         assert!(member.to_string().contains("at the end, where the last copy"), "{member}");

@@ -6,6 +6,8 @@ use crate::backing::{Backing, ResolvedLocation};
 use crate::foreign;
 use crate::format::Params;
 use crate::formats::table;
+use crate::header::copy_remedy::CopyRemedy;
+use crate::inspect::examine::remedy_for;
 use crate::rados::ClusterOptions;
 use lacuna_contracts::{Error, Result};
 use lacuna_header::{Location, PublicHeader};
@@ -19,6 +21,8 @@ pub struct PublicInfo {
     pub parameters: Box<dyn Params>,
     /// Warnings about the copies of the header, as sentences.
     pub notes: Vec<String>,
+    /// The way back to whole copies, for each of these warnings.
+    pub copy_remedy: CopyRemedy,
     /// The medium of the disk.
     pub medium: MediumInfo,
 }
@@ -61,6 +65,7 @@ pub fn public_info(location: &Location, cluster: &ClusterOptions) -> Result<Publ
     let on_medium = seen.backing.header()?;
     let (header, notes) = lacuna_header::read_public(&*on_medium)
         .map_err(|e| naming(foreign::named_in(e, &*on_medium, location)))?;
+    let copy_remedy = remedy_for(&notes, &*on_medium, location);
     let mut parameters = table::parse(&header, location).map_err(naming)?;
     let (used, in_use) = (seen.used, seen.in_use);
     let medium = match &seen.backing {
@@ -80,5 +85,5 @@ pub fn public_info(location: &Location, cluster: &ClusterOptions) -> Result<Publ
             }
         }
     };
-    Ok(PublicInfo { header, parameters, notes, medium })
+    Ok(PublicInfo { header, parameters, notes, copy_remedy, medium })
 }

@@ -11,7 +11,7 @@
 
 use crate::observer::Observer;
 use lacuna_contracts::{Error, Hint, Kind, Result, Setting, SocketPeer};
-use lacuna_header::Uuid;
+use lacuna_header::{FormatId, Uuid};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, listen, socket_with};
 use std::io::ErrorKind;
 use std::os::linux::net::SocketAddrExt;
@@ -21,11 +21,16 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 pub(crate) struct DiskClaim(UnixListener);
 
 impl DiskClaim {
-    /// Claims the disk with this UUID. `None` if the system has no abstract sockets. Errors:
-    /// [`Kind::Busy`] with `what` as its message, naming the process that has the disk open.
-    pub(crate) fn take(uuid: Uuid, what: &str, observer: &dyn Observer) -> Result<Option<DiskClaim>> {
+    /// Claims the disk or vault with this UUID. `None` if the system has no abstract sockets.
+    /// Errors: [`Kind::Busy`] with `what` as its message, naming the process that has it open.
+    pub(crate) fn take(
+        uuid: Uuid,
+        format: FormatId,
+        what: &str,
+        observer: &dyn Observer,
+    ) -> Result<Option<DiskClaim>> {
         let bound = socket_address(uuid).and_then(|address| UnixListener::bind_addr(&address));
-        Ok(claimed_socket(bound, || already_open_error(uuid, what), observer)?.map(DiskClaim))
+        Ok(claimed_socket(bound, || already_open_error(uuid, format, what), observer)?.map(DiskClaim))
     }
 
     /// After a fork: makes the kernel report this process as the holder.
@@ -58,7 +63,7 @@ fn claimed_socket(
         Err(e) if e.kind() == ErrorKind::AddrInUse => Err(taken()),
         Err(e) => {
             observer.note(&format!(
-                "this system does not support claims on disks ({e}): make sure that the disk is not open under another name"
+                "this system does not support claims ({e}): make sure that it is not open under another name"
             ));
             Ok(None)
         }
@@ -80,18 +85,25 @@ pub fn claiming_process(uuid: Uuid) -> Option<u32> {
     SocketPeer::of(&socket).ok()?.process
 }
 
-fn already_open_error(uuid: Uuid, what: &str) -> Error {
+fn already_open_error(uuid: Uuid, format: FormatId, what: &str) -> Error {
     let holder = claiming_process(uuid).map_or_else(
         || "it is open on this machine already".to_owned(),
         |process| format!("it is open on this machine already, in process {process}{}", program(process)),
     );
+    let (noun, copying) = if format.is_vault() {
+        ("vault", "for a second vault, make one and copy the files into it")
+    } else {
+        ("disk", "for a second disk, create one and copy into it with nbdcopy")
+    };
     Error::new(Kind::Busy, what)
         .found(holder)
-        .expected("a disk that is open for writing under one name only; a copy counts as the same disk")
+        .expected(format!(
+            "a {noun} that is open for writing under one name only; a copy counts as the same {noun}"
+        ))
         .hint(
             Hint::from("close it there first, or open it with ")
                 .setting(Setting("read_only"))
-                .text("; for a second disk, create one and copy into it with nbdcopy"),
+                .text(format!("; {copying}")),
         )
 }
 
@@ -111,15 +123,21 @@ mod tests {
     #[test]
     fn any_number_of_claims_are_refused_without_waiting() {
         let uuid = Uuid([0x5a; 16]);
-        let claim = DiskClaim::take(uuid, "take", &Silent).unwrap().unwrap();
+        let claim = DiskClaim::take(uuid, FormatId::SEALED, "take", &Silent).unwrap().unwrap();
         // Simulates a full backlog.
         listen(&claim.0, 1).unwrap();
         for _ in 0..8 {
-            assert_eq!(DiskClaim::take(uuid, "take", &Silent).err().unwrap().kind(), Kind::Busy);
+            assert_eq!(
+                DiskClaim::take(uuid, FormatId::SEALED, "take", &Silent).err().unwrap().kind(),
+                Kind::Busy
+            );
         }
         claim.adopt_after_fork();
-        let refused = DiskClaim::take(uuid, "take", &Silent).err().unwrap().to_string();
+        let refused = DiskClaim::take(uuid, FormatId::SEALED, "take", &Silent).err().unwrap().to_string();
         assert!(refused.contains(&format!("in process {}", std::process::id())), "{refused}");
+        assert!(refused.contains("the same disk") && refused.contains("nbdcopy"), "{refused}");
+        let refused = DiskClaim::take(uuid, FormatId::VAULT, "take", &Silent).err().unwrap().to_string();
+        assert!(refused.contains("the same vault") && !refused.contains("nbdcopy"), "{refused}");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use lacuna_contracts::{Error, Kind, Result};
 use lacuna_header::{HEADER_AREA, medium_len};
-use lacuna_medium::{FileMedium, LOCK_FILE};
+use lacuna_medium::{FileMedium, LOCK_FILE, check_takes_files};
 use lacuna_vault::store::FILES;
 use std::fs::DirBuilder;
 use std::io::ErrorKind;
@@ -86,6 +86,12 @@ pub(crate) fn check_is_vault(dir: &Path) -> Result<()> {
     Err(error.expected(format!("a directory with the file {HEADER_FILE} in it")))
 }
 
+/// Refuses a directory in which this user cannot make files; `what` is the failure.
+fn check_writable(folder: &Path, what: &str) -> Result<()> {
+    check_takes_files(folder)
+        .map_err(|e| Error::io(what, &e).hint("choose a directory that you may write to, or use sudo"))
+}
+
 /// The directory of a new vault during its creation: the created files are removed unless it is
 /// kept.
 pub(crate) struct NewVaultDir {
@@ -100,7 +106,7 @@ impl NewVaultDir {
     /// Refuses a place that cannot have a vault, before anything is written.
     ///
     /// Errors: [`Kind::Exists`] if something is there, [`Kind::NotFound`] if the parent directory
-    /// does not exist.
+    /// does not exist; those of the system if this user may not write there.
     pub(crate) fn check_available(dir: &Path) -> Result<()> {
         let what = format!("cannot make a vault in {}", dir.display());
         let mut entries = match std::fs::read_dir(dir) {
@@ -109,7 +115,7 @@ impl NewVaultDir {
                 let parent = dir.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
                 let missing = format!("no directory {}", parent.display());
                 let refused = || Error::new(Kind::NotFound, &what).found(missing).hint("make it first");
-                return if parent.is_dir() { Ok(()) } else { Err(refused()) };
+                return if parent.is_dir() { check_writable(parent, &what) } else { Err(refused()) };
             }
             Err(e) if e.kind() == ErrorKind::NotADirectory => {
                 return Err(Error::new(Kind::Exists, what)
@@ -119,7 +125,7 @@ impl NewVaultDir {
             Err(e) => return Err(Error::io(what, &e)),
         };
         if entries.next().is_none() {
-            return Ok(());
+            return check_writable(dir, &what);
         }
         let found = if is_vault(dir) { "a vault" } else { "a directory that is not empty" };
         Err(Error::new(Kind::Exists, what)

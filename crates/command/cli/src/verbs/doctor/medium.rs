@@ -5,8 +5,8 @@ use crate::terminal::option_names;
 use crate::verbs::doctor::report::DoctorReport;
 use lacuna_storage::vault::{self, is_vault, lacks_header};
 use lacuna_storage::{
-    ClusterOptions, CopyReport, CopyState, Diagnosis, Error, Examination, Kind, Location, PublicHeader,
-    Result, examine, human_size, shell_word,
+    ClusterOptions, CopyRemedy, CopyReport, CopyState, Diagnosis, Error, Examination, HEADER_AREA, Kind,
+    Location, PublicHeader, Result, examine, human_size, shell_word,
 };
 use rustix::fs::{Access, AtFlags, CWD, StatVfsMountFlags, accessat, statvfs};
 use rustix::process::geteuid;
@@ -46,8 +46,8 @@ pub(crate) fn check(
     }
     // A truncated medium lacks the last copy of its header, which cannot be repaired before the
     // medium has its full length.
-    let whole = check_length(&examined, location, findings);
-    check_header_copies(&examined, location, whole, findings);
+    check_length(&examined, location, findings);
+    check_header_copies(&examined, location, findings);
     if let Some(path) = location.path() {
         check_space(path, &examined, findings);
         if path.is_dir() {
@@ -179,17 +179,12 @@ fn about(public: &PublicHeader) -> String {
     )
 }
 
-fn check_header_copies(
-    examined: &Examination,
-    location: &Location,
-    medium_whole: bool,
-    findings: &mut DoctorReport,
-) {
+fn check_header_copies(examined: &Examination, location: &Location, findings: &mut DoctorReport) {
     let header = &examined.header;
     if let Err(e) = &examined.foreign {
         findings.failed("medium", e);
     }
-    let Some(public) = &header.header else { return no_copy(examined, findings) };
+    let Some(public) = &header.header else { return no_copy(examined, location, findings) };
     let whole = header.copies.iter().filter(|copy| copy.state == CopyState::Whole).count();
     let all = header.copies.len();
     let about = about(public);
@@ -217,18 +212,25 @@ fn check_header_copies(
     }
     let mut remedy =
         format!("`lacuna header repair {}` rewrites all copies", shell_word(location.to_string()));
-    if !medium_whole {
+    if examined.copy_remedy() == CopyRemedy::Lengthen {
         remedy.push_str(", once the medium is as long as it was");
     }
     findings.problem("header", Kind::Corrupt, found, remedy);
 }
 
 /// Adds the finding for a medium without a whole copy.
-fn no_copy(examined: &Examination, findings: &mut DoctorReport) {
+fn no_copy(examined: &Examination, location: &Location, findings: &mut DoctorReport) {
     let header = &examined.header;
     if let (false, Ok(Some(foreign))) = (header.has_header(), &examined.foreign) {
         let found = format!("{foreign}, and no lacuna disk");
         return findings.problem("header", Kind::NotFound, found, foreign.advice().to_string());
+    }
+    if header.has_header() && examined.len < HEADER_AREA {
+        let found = format!(
+            "{location} was cut short, to {} bytes: every disk has more than {HEADER_AREA}",
+            examined.len
+        );
+        return findings.problem("header", Kind::Corrupt, found, "restore it whole from a backup");
     }
     let found: Vec<String> = header.copies.iter().map(copy_text).collect();
     let (kind, remedy) = if header.has_header() {
@@ -262,42 +264,22 @@ fn copy_text(copy: &CopyReport) -> String {
     format!("{}{at} {state}", copy.copy)
 }
 
-/// Checks the length of the medium. `false` if a part of the disk was cut off.
-fn check_length(examined: &Examination, location: &Location, findings: &mut DoctorReport) -> bool {
+/// Checks the length of the medium.
+fn check_length(examined: &Examination, location: &Location, findings: &mut DoctorReport) {
     let parameters = match &examined.parameters {
         Some(Ok(parameters)) => parameters,
-        Some(Err(e)) => {
-            findings.failed("parameters", e);
-            return true;
-        }
-        None => return true,
+        Some(Err(e)) => return findings.failed("parameters", e),
+        None => return,
     };
     if !parameters.has_data_beside_header() {
-        return true;
+        return;
     }
     let (len, needed) = (examined.len, parameters.medium_len());
     if let Err(e) = parameters.check_length(len, location) {
-        findings.failed("length", &e);
-        return false;
+        return findings.failed("length", &e);
     }
-    if len < needed {
-        findings.problem(
-            "length",
-            Kind::Corrupt,
-            format!(
-                "{len} bytes of the {needed} that the disk and its header take. The disk is whole; the place of the last copy of its \
-                 header is gone"
-            ),
-            if location.is_block_device() {
-                "make the device as long as it was, then `lacuna header repair` it".to_owned()
-            } else {
-                format!(
-                    "`lacuna header repair {}` makes the file as long as it was",
-                    shell_word(location.to_string())
-                )
-            },
-        );
-        return true;
+    if let Some(missing) = examined.missing_len() {
+        return lost_last_place(missing, len, location, findings);
     }
     let words = lengths(len, needed);
     // A member of an array with the disk in it is longer than the disk, and not for the disk to
@@ -306,6 +288,13 @@ fn check_length(examined: &Examination, location: &Location, findings: &mut Doct
         findings.fine("length", words);
     } else if let Some(growth) = examined.growth() {
         grown(growth, parameters.grows_on_medium(), location, findings);
+    } else if let Some(gain) = examined.gain() {
+        let named = shell_word(location.to_string());
+        findings.note(
+            "length",
+            format!("{words}; the disk can take {} more of the device", human_size(gain)),
+            format!("`lacuna resize {named}` takes it"),
+        );
     } else if examined.is_longer_than_needed() {
         findings.note(
             "length",
@@ -316,7 +305,22 @@ fn check_length(examined: &Examination, location: &Location, findings: &mut Doct
     } else {
         findings.fine("length", words);
     }
-    true
+}
+
+/// Adds the finding for a medium without space for the last copy of the header, which holds the
+/// disk; `missing` bytes are gone.
+fn lost_last_place(missing: u64, len: u64, location: &Location, findings: &mut DoctorReport) {
+    let found = format!(
+        "the medium was cut short by {missing} bytes, to {len}. The disk is whole; the place of the last copy of its \
+         header is gone"
+    );
+    let remedy = if location.is_block_device() {
+        "make the device as long as it was, then `lacuna header repair` it".to_owned()
+    } else {
+        let named = shell_word(location.to_string());
+        format!("`lacuna header repair {named}` makes the file as long as it was")
+    };
+    findings.problem("length", Kind::Corrupt, found, remedy);
 }
 
 /// The length of the medium and of the disk: in bytes, if they differ by less than rounded numbers
@@ -354,7 +358,9 @@ fn check_space(path: &Path, examined: &Examination, findings: &mut DoctorReport)
         }
     };
     let free = found.f_bavail.saturating_mul(found.f_frsize);
-    let may_take = examined.used.filter(|_| path.is_file()).map(|used| examined.len.saturating_sub(used));
+    // Whether a file that was cut short grows again is not known.
+    let is_whole_file = path.is_file() && examined.missing_len().is_none();
+    let may_take = examined.used.filter(|_| is_whole_file).map(|used| examined.len.saturating_sub(used));
     let words = format!("{} free on the file system that holds it", human_size(free));
     match may_take {
         Some(0) => findings.fine("space", format!("{words}; the file has all the space that it needs")),

@@ -20,7 +20,7 @@ pub(crate) fn run(args: &DoctorArgs, console: Console) -> Result<()> {
     let header = medium::check(location, &cluster, &mut findings);
     host::check(location, &cluster, header.as_ref(), console, &mut findings);
     if args.json {
-        console::json(&findings.to_json(&location.to_string()))?;
+        console::json(&findings.to_json(location))?;
     } else {
         console::bytes(findings.to_text().as_bytes())?;
     }

@@ -1,7 +1,8 @@
 //! Findings of `doctor`, as text, as JSON, and as the kind of error that the command ends with.
 
 use crate::terminal::option_names;
-use lacuna_storage::{Error, Kind, printable};
+use lacuna_daemon::set_path;
+use lacuna_storage::{Error, Kind, Location, printable};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -77,7 +78,7 @@ impl DoctorReport {
     }
 
     /// The findings as JSON.
-    pub(crate) fn to_json(&self, location: &str) -> Value {
+    pub(crate) fn to_json(&self, location: &Location) -> Value {
         let one = |finding: &DoctorFinding| {
             let state = match finding.state {
                 FindingState::Fine => "fine",
@@ -92,7 +93,9 @@ impl DoctorReport {
             })
         };
         let findings: Vec<Value> = self.0.iter().map(one).collect();
-        json!({ "location": location, "healthy": self.worst().is_none(), "findings": findings })
+        let mut out = json!({ "healthy": self.worst().is_none(), "findings": findings });
+        set_path(&mut out, "location", location.to_os_string());
+        out
     }
 
     /// The findings as text: a line for each, and a second line with the advice.
@@ -123,7 +126,7 @@ mod tests {
         findings.fine("a", "x");
         findings.note("b", "x", "y");
         assert_eq!(findings.worst(), None);
-        assert_eq!(findings.to_json("l")["healthy"], true);
+        assert_eq!(findings.to_json(&Location::Path("l".into()))["healthy"], true);
         findings.problem("c", Kind::Busy, "x", "");
         assert_eq!(findings.worst(), Some(Kind::Busy));
         findings.problem("d", Kind::Corrupt, "x", "y");

@@ -2,6 +2,7 @@
 //!
 //! The public part takes no lock, so that it works while the disk is served.
 
+mod backup_info;
 mod open_facts;
 pub(crate) mod open_levels;
 mod recoverable;
@@ -10,18 +11,20 @@ mod vault_info;
 use crate::args::InfoArgs;
 use crate::args::cost;
 use crate::terminal::console::{self, Console};
-use crate::terminal::observer::with_repair_hint;
+use crate::terminal::observer::with_remedy;
 use crate::verbs::empty_level;
 use crate::verbs::info::open_facts::{OpenFacts, UNKNOWN, count_text};
 use crate::verbs::info::open_levels::LevelInfo;
 use crate::verbs::info::recoverable::RecoverableData;
+use lacuna_daemon::set_path;
 use lacuna_storage::format::{Description, DescriptionDetail, DetailValue as Fact};
-use lacuna_storage::{Error, Kind, MediumInfo, PublicInfo, Result, human_size, public_info};
+use lacuna_storage::header::backup_at;
+use lacuna_storage::{Error, Kind, Location, MediumInfo, PublicInfo, Result, human_size, public_info};
 use serde_json::{Value, json};
 
 /// Everything that `info` shows of a disk.
 struct DiskInfo {
-    location: String,
+    location: Location,
     about: PublicInfo,
     /// The description in the header.
     disk: Description,
@@ -46,13 +49,16 @@ pub(crate) fn run(args: &InfoArgs, console: Console) -> Result<()> {
             .found(format!("{} for a disk", anchor.display()))
             .expected("the directory of a vault"));
     }
+    if let Some(backup) = backup_at(&args.location)? {
+        return backup_info::run(&backup, args);
+    }
     let about = public_info(&args.location, &args.cluster.options_for(&args.location)?)?;
     let disk = about.parameters.describe();
     let open_facts = OpenFacts::of(args, &about, console)?;
     let forgetting = RecoverableData::from_facts(&open_facts);
     let levels = open_levels::parse(&open_facts.items);
     let facts = DiskInfo {
-        location: args.location.to_string(),
+        location: args.location.clone(),
         about,
         disk,
         id: open_facts.id,
@@ -76,17 +82,14 @@ pub(crate) fn run(args: &InfoArgs, console: Console) -> Result<()> {
 
 impl DiskInfo {
     fn notes(&self) -> Vec<String> {
-        let PublicInfo { parameters, medium, notes, .. } = &self.about;
-        // The header of a truncated disk cannot be repaired.
-        let cut = matches!(medium, MediumInfo::File { len, .. } if *len < parameters.end());
-        notes.iter().map(|note| if cut { note.clone() } else { with_repair_hint(note) }).collect()
+        let PublicInfo { notes, copy_remedy, .. } = &self.about;
+        notes.iter().map(|note| with_remedy(note, copy_remedy)).collect()
     }
 
     fn to_json(&self) -> Value {
         let PublicInfo { header, parameters, medium, .. } = &self.about;
         let disk = &self.disk;
         let mut out = json!({
-            "location": self.location,
             "header": header,
             "id": self.id,
             "size": disk.size,
@@ -94,6 +97,7 @@ impl DiskInfo {
             "cipher": disk.cipher,
             "notes": self.notes(),
         });
+        set_path(&mut out, "location", self.location.to_os_string());
         // Deniability contract: a disk with levels has no such field, whatever levels it has.
         if header.can_change_one_slot() {
             out["passphrases"] = json!(self.passphrases);

@@ -3,9 +3,10 @@
 use crate::args::InfoArgs;
 use crate::args::cost;
 use crate::terminal::console::{self, Console};
-use crate::terminal::observer::with_repair_hint;
+use crate::terminal::observer::with_remedy;
 use crate::terminal::utc::utc;
 use crate::verbs::info::open_facts::{OpenFacts, UNKNOWN, count_text};
+use lacuna_daemon::set_path;
 use lacuna_storage::format::Params;
 use lacuna_storage::vault::{VaultInfo, public_info};
 use lacuna_storage::{Result, human_size};
@@ -26,13 +27,12 @@ pub(crate) fn run(dir: &Path, args: &InfoArgs, console: Console) -> Result<()> {
 }
 
 fn notes(about: &VaultInfo) -> Vec<String> {
-    about.notes.iter().map(|note| with_repair_hint(note)).collect()
+    about.notes.iter().map(|note| with_remedy(note, &about.copy_remedy)).collect()
 }
 
 fn to_json(dir: &Path, about: &VaultInfo, facts: &OpenFacts) -> Value {
     let remembered = about.anchored_state.as_ref();
-    json!({
-        "location": dir.display().to_string(),
+    let mut out = json!({
         "header": about.header,
         "id": facts.id,
         "passphrases": facts.passphrases,
@@ -40,7 +40,6 @@ fn to_json(dir: &Path, about: &VaultInfo, facts: &OpenFacts) -> Value {
         "integrity": about.params.integrity.name(),
         "notes": notes(about),
         "anchor": {
-            "path": about.anchor.to_string_lossy(),
             "number": remembered.map(|state| state.number),
             "time": remembered.map(|state| state.time),
         },
@@ -49,7 +48,10 @@ fn to_json(dir: &Path, about: &VaultInfo, facts: &OpenFacts) -> Value {
             "free": about.space.free_bytes,
             "in_use": about.in_use,
         },
-    })
+    });
+    set_path(&mut out, "location", dir);
+    set_path(&mut out["anchor"], "path", &about.anchor);
+    out
 }
 
 fn rows(dir: &Path, about: &VaultInfo, facts: OpenFacts) -> [(&'static str, String); 10] {

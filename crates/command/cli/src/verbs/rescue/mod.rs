@@ -11,12 +11,13 @@ use crate::terminal::console::{self, Console};
 use crate::verbs::rescue::image::RescueImage;
 use crate::verbs::rescue::map::RescuedDisk;
 use crate::verbs::unlock::{self, DiskArgs, UnlockArgs};
-use lacuna_daemon::TrackedFile;
+use lacuna_daemon::{TrackedFile, set_path};
 use lacuna_storage::{
     BLOCK_SIZE, Disk, DiskCheckReport, Error, Kind, OpenDiskOptions, ReadOutcome, Result, UnlockedDisk,
     human_size, read_blocks,
 };
 use serde::Serialize;
+use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,9 +27,9 @@ const JOURNAL: &str = "the journal of the disk is damaged: the image may have ol
 
 #[derive(Serialize)]
 struct RescueAnswer {
-    location: String,
-    target: String,
-    map: String,
+    /// The disk, the image and its map file.
+    #[serde(flatten)]
+    paths: Value,
     #[serde(skip_serializing_if = "Option::is_none")]
     level: Option<u8>,
     size: u64,
@@ -87,12 +88,12 @@ pub(crate) fn run(args: &RescueArgs, console: Console) -> Result<()> {
     }
     let verdict = verdict(args, bad, journal_damaged, unfinished_rollback.as_deref());
     if args.json {
-        let (location, target) = (args.location.to_string(), args.target.display().to_string());
-        let map = image::map_path(&args.target).display().to_string();
+        let mut paths = json!({});
+        set_path(&mut paths, "location", args.location.to_os_string());
+        set_path(&mut paths, "target", &args.target);
+        set_path(&mut paths, "map", image::map_path(&args.target));
         let answer = RescueAnswer {
-            location,
-            target,
-            map,
+            paths,
             level,
             size,
             kept,

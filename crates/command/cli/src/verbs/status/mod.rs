@@ -2,12 +2,11 @@
 
 pub(crate) mod activity;
 pub(crate) mod server_text;
-pub(crate) mod terminal_size;
 mod watch;
 
 use crate::args::StatusArgs;
 use crate::terminal::console::{self, Console};
-use crate::terminal::option_names;
+use crate::terminal::{option_names, terminal_size};
 use crate::verbs::file_identity::file_at;
 use crate::verbs::rados_target;
 use lacuna_daemon::{
@@ -45,7 +44,7 @@ pub(crate) fn run(args: &StatusArgs, console: Console) -> Result<()> {
         && servers.is_empty()
     {
         return Err(Error::new(Kind::NotFound, format!("no server for {target}"))
-            .expected("the location or the mount point of a disk that is being served")
+            .expected("the location or the mount point of an open disk or vault")
             .hint("`lacuna list` lists all that this user can see"));
     }
     if args.json {

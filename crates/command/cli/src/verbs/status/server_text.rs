@@ -1,8 +1,8 @@
 //! A server's status as text: about ten lines, or all counters.
 
+use crate::terminal::terminal_size::{filled, fits, listed};
 use crate::terminal::utc::utc;
 use crate::verbs::status::activity::{Activity, CacheUse};
-use crate::verbs::status::terminal_size::{filled, fits, listed};
 use lacuna_storage::{Location, human_size, shell_word};
 use serde_json::Value;
 use std::fmt::Write;

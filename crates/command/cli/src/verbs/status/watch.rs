@@ -6,10 +6,10 @@
 
 use crate::args::StatusArgs;
 use crate::terminal::caught_signals::CaughtSignals;
+use crate::terminal::terminal_size::{TerminalSize, size};
 use crate::terminal::utc::utc;
 use crate::verbs::status::activity::{Activity, CacheUse};
 use crate::verbs::status::server_text::{self, address, no_answer, printable, since};
-use crate::verbs::status::terminal_size::{TerminalSize, size};
 use lacuna_storage::{Error, Result, human_size};
 use serde_json::Value;
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGTERM};
@@ -351,7 +351,7 @@ fn speed(bytes: Option<u64>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verbs::status::terminal_size::USUAL;
+    use crate::terminal::terminal_size::USUAL;
     use serde_json::json;
 
     fn seen(number: u64) -> Value {

@@ -32,8 +32,7 @@ fn misplaced(verb: &Verb) -> Option<(&'static str, &Location, &'static str)> {
         Verb::Rescue(args) => (
             "rescue the blocks of",
             &args.location,
-            "`lacuna vault check DIR` names the unreadable files; everything else can be copied from the \
-             mounted vault",
+            "`lacuna vault rescue DIR TARGET` copies the files that can be read into a new directory",
         ),
         Verb::Resize(args) => {
             ("resize", &args.location, "it needs none: a vault grows and shrinks with its files")

@@ -11,17 +11,21 @@ use crate::terminal::console::{self, Console};
 use crate::terminal::passphrase;
 use crate::terminal::progress;
 use crate::verbs::file_identity::file_at;
+use crate::verbs::remote_ops;
 use crate::verbs::unlock::{UnlockArgs, check_id};
-use lacuna_daemon::{ControlOp, MountRecord, Peer, Registry};
+use lacuna_daemon::{ControlOp, MountRecord, Peer, Registry, set_path};
 use lacuna_storage::vault::{
     self, BadFile, CheckReport, NewVault, OpenVault, OpenVaultOptions, RollbackPolicy, UnlockedVault,
 };
-use lacuna_storage::{Access, Error, HeaderOpener, Kind, PublicHeader, Result, human_size, printable};
+use lacuna_storage::{
+    Access, ClusterOptions, Error, HeaderOpener, Hint, Kind, Location, PublicHeader, Result, Setting,
+    human_size, printable,
+};
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// The note if the anchor of this machine has no state of the vault.
 const FIRST_OPENING: &str =
@@ -82,24 +86,54 @@ pub(crate) fn unlock_vault(
             return e;
         }
         match server_of(dir) {
-            Ok(Some((mountpoint, pid))) => Error::new(Kind::Busy, format!("cannot open {shown}"))
-                .found(format!("it is open at {} (process {pid})", mountpoint.display()))
-                .hint(format!(
-                    "use it there, or `lacuna close {}` first",
-                    lacuna_storage::shell_word(&mountpoint)
-                )),
+            Ok(Some(server)) => server.busy(&shown),
             Ok(None) => e,
             Err(unseen) => e.hint(format!("cannot determine which user has it open: {}", unseen.summary())),
         }
     })
 }
 
-/// The mount point of this user's mount of a vault, and its server's process. Errors: a server that
-/// cannot be inspected.
-fn server_of(dir: &Path) -> Result<Option<(PathBuf, u32)>> {
-    let file = file_at(&lacuna_storage::Location::Path(dir.to_owned()));
-    let peer = mounted_vaults()?.into_iter().find(|peer| file.is_same(peer.record.file));
-    Ok(peer.and_then(|peer| Some((peer.mount()?.mountpoint.clone(), peer.record.pid))))
+/// A server of this user that keeps a vault from being opened.
+struct VaultServer {
+    mountpoint: PathBuf,
+    process: u32,
+    /// Whether the open directory is another one: a copy of this vault, or its original.
+    has_copy: bool,
+}
+
+impl VaultServer {
+    /// The error for an opening of the vault in the directory `shown`.
+    fn busy(&self, shown: &str) -> Error {
+        let VaultServer { mountpoint, process, has_copy } = self;
+        let (at, close) = (mountpoint.display(), lacuna_storage::shell_word(mountpoint));
+        let busy = Error::new(Kind::Busy, format!("cannot open {shown}"));
+        if *has_copy {
+            busy.found(format!("a copy of it is open at {at} (process {process})"))
+                .expected("a vault that is open once; a copy counts as the same vault")
+                .hint(
+                    Hint::from(format!("`lacuna close {close}` first, or open it with "))
+                        .setting(Setting("read_only")),
+                )
+        } else {
+            busy.found(format!("it is open at {at} (process {process})"))
+                .hint(format!("use it there, or `lacuna close {close}` first"))
+        }
+    }
+}
+
+/// This user's server of a vault or of a copy of it. Errors: a server that cannot be inspected.
+fn server_of(dir: &Path) -> Result<Option<VaultServer>> {
+    let location = Location::Path(dir.to_owned());
+    let (file, mut peers) = (file_at(&location), mounted_vaults()?);
+    let same = peers.iter().position(|peer| file.is_same(peer.record.file));
+    let writer = remote_ops::writer_process(&location, &ClusterOptions::default());
+    let copy = || peers.iter().position(|peer| writer == Some(peer.record.pid));
+    let Some(at) = same.or_else(copy) else { return Ok(None) };
+    let peer = peers.swap_remove(at);
+    let (process, has_copy) = (peer.record.pid, same.is_none());
+    let server =
+        |mount: &MountRecord| VaultServer { mountpoint: mount.mountpoint.clone(), process, has_copy };
+    Ok(peer.mount().map(server))
 }
 
 /// The vaults that this user has mounted. Errors: a server that cannot be inspected.
@@ -216,11 +250,10 @@ fn copies_verdict(args: &VaultCheckArgs, report: &CheckReport, repaired: u64) ->
 }
 
 fn check_json(dir: &Path, report: &CheckReport, repaired: u64) -> Value {
-    let named = report.bad.iter().map(|BadFile { path, backing, block, blocks, reason: why }| {
+    let named = report.bad.iter().map(|BadFile { path, backing, block, blocks, reason: why, .. }| {
         json!({ "path": path, "backing": backing, "block": block, "blocks": blocks, "error": why })
     });
-    json!({
-        "location": dir.display().to_string(),
+    let mut out = json!({
         "files": report.files,
         "blocks": report.blocks,
         "bad": report.bad_count,
@@ -229,10 +262,12 @@ fn check_json(dir: &Path, report: &CheckReport, repaired: u64) -> Value {
         "repaired": repaired,
         "bad_blocks": named.collect::<Vec<_>>(),
         "bad_blocks_truncated": !report.lists_all(),
-    })
+    });
+    set_path(&mut out, "location", dir);
+    out
 }
 
-fn bad_file_text(BadFile { path, backing, block, blocks, reason: why }: &BadFile) -> String {
+fn bad_file_text(BadFile { path, backing, block, blocks, reason: why, .. }: &BadFile) -> String {
     let mut words = path.clone();
     let _ = match block {
         Some(first) if *blocks > 1 => write!(words, ", blocks {first}-{}", first + blocks - 1),
@@ -269,7 +304,11 @@ pub(crate) fn accept(args: &VaultAcceptArgs, console: Console) -> Result<()> {
         Err(e) if matches!(e.kind(), Kind::RolledBack | Kind::Corrupt) => {}
         Err(e) => return Err(e),
     }
-    let open = key.open(OpenVaultOptions { accept: Some(consent(args.yes, console)), ..opening })?;
+    let declined = Arc::new(OnceLock::new());
+    let accept = Some(consent(args.yes, console, Arc::clone(&declined)));
+    let open = key.open(OpenVaultOptions { accept, ..opening });
+    // An answer of no is no failure to open the vault.
+    let open = open.map_err(|e| declined.get().cloned().unwrap_or(e))?;
     let accepted = open.vault().opening_report().accepted;
     open.close()?;
     if !accepted {
@@ -281,16 +320,16 @@ pub(crate) fn accept(args: &VaultAcceptArgs, console: Console) -> Result<()> {
 }
 
 /// Shows the state that was read, and asks. Exactly this state is accepted, even if the vault has
-/// another one by then.
-fn consent(yes: bool, console: Console) -> RollbackPolicy {
+/// another one by then. `declined` gets the error of an answer other than yes.
+fn consent(yes: bool, console: Console, declined: Arc<OnceLock<Error>>) -> RollbackPolicy {
     RollbackPolicy::ask(move |refusal| {
         let console = if yes { console } else { console.before_question() };
         console.note_error(&refusal.hint("go on only if this is the state that you want"));
-        console.confirm(
-            "accepting it makes this state the newest one: data written to the vault in states outside its \
-             history is gone",
-            yes,
-        )
+        let about = "accepting it makes this state the newest one: data written to the vault in states outside its \
+            history is gone";
+        console.confirm(about, yes).inspect_err(|e| {
+            let _first = declined.set(e.clone());
+        })
     })
 }
 
@@ -321,15 +360,15 @@ pub(crate) fn stat(args: &VaultStatArgs, console: Console) -> Result<()> {
 }
 
 /// Adds the paths to a server's answer. Errors: an answer that does not describe a file.
-fn with_paths(found: Value, file: &Path, mountpoint: &Path) -> Result<Value> {
-    let Value::Object(mut fields) = found else {
+fn with_paths(mut found: Value, file: &Path, mountpoint: &Path) -> Result<Value> {
+    if !found.is_object() {
         return Err(Error::new(Kind::Other, format!("cannot tell how {} is protected", file.display()))
             .found("an answer of the server that makes no sense")
             .hint("close the vault and open it again with this version"));
-    };
-    fields.insert("path".to_owned(), json!(file.to_string_lossy()));
-    fields.insert("mountpoint".to_owned(), json!(mountpoint.to_string_lossy()));
-    Ok(Value::Object(fields))
+    }
+    set_path(&mut found, "path", file);
+    set_path(&mut found, "mountpoint", mountpoint);
+    Ok(found)
 }
 
 /// The vault that is mounted as this device.
@@ -343,17 +382,32 @@ fn mount_of(device: u64) -> Result<Option<(PathBuf, Peer)>> {
 fn stat_rows(found: &Value) -> [(&'static str, String); 7] {
     let number = |field: &str| found[field].as_u64().unwrap_or(0);
     let text = |field: &str| found[field].as_str().unwrap_or("none yet").to_owned();
-    let (blocks, random) = (number("blocks"), number("random_looking"));
-    let share = if blocks == 0 { 0.0 } else { random as f64 / blocks as f64 * 100.0 };
     [
         ("file", text("path")),
         ("scheme", format!("{} (asked for: {})", text("scheme"), text("integrity"))),
-        ("blocks", format!("{blocks}, {random} of them random-looking ({share:.1}%)")),
+        ("blocks", blocks_text(found)),
         ("trusted", human_size(number("trusted_bytes"))),
         ("untrusted", format!("{} beside the blocks", human_size(number("untrusted_bytes")))),
         ("counters", count_text(number("intervals"), "interval")),
         ("backing file", text("backing")),
     ]
+}
+
+/// The number of blocks, and the number of those that look random or do not compress, if the server
+/// counts or estimates them.
+fn blocks_text(found: &Value) -> String {
+    let blocks = found["blocks"].as_u64().unwrap_or(0);
+    let Some(counted) = found["random_looking"].as_u64().filter(|_| blocks > 0) else {
+        return blocks.to_string();
+    };
+    let share = counted as f64 / blocks as f64 * 100.0;
+    match found["scheme"].as_str() {
+        Some("comp") => format!("{blocks}, {counted} of them incompressible ({share:.1}%)"),
+        Some("mt") => {
+            format!("{blocks}, about {counted} of them random-looking ({share:.1}%), by samples")
+        }
+        _ => format!("{blocks}, {counted} of them random-looking ({share:.1}%)"),
+    }
 }
 
 /// A count with its noun.
@@ -370,6 +424,18 @@ pub(crate) fn log(say: &lacuna_mount::ServerLog) -> vault::VaultLog {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn blocks_are_described_as_the_scheme_counts_them() {
+        let text = |scheme: &str, random: Value| {
+            blocks_text(&json!({ "scheme": scheme, "blocks": 8, "random_looking": random }))
+        };
+        assert_eq!(text("mt", Value::Null), "8");
+        assert_eq!(text("mt", json!(6)), "8, about 6 of them random-looking (75.0%), by samples");
+        assert_eq!(text("rand", json!(0)), "8, 0 of them random-looking (0.0%)");
+        assert_eq!(text("comp", json!(2)), "8, 2 of them incompressible (25.0%)");
+        assert_eq!(blocks_text(&json!({ "scheme": "rand", "blocks": 0, "random_looking": 0 })), "0");
+    }
 
     #[test]
     fn a_malformed_answer_is_an_error() {

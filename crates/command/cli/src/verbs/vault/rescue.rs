@@ -6,6 +6,7 @@ use crate::terminal::console::{self, Console};
 use crate::terminal::progress;
 use crate::verbs::unlock::UnlockArgs;
 use crate::verbs::vault::{count_text, unlock_vault};
+use lacuna_daemon::set_path;
 use lacuna_storage::vault::{MissingPart, OpenVaultOptions, RescueReport, rescue};
 use lacuna_storage::{Access, Error, Kind, Result, human_size, printable};
 use serde_json::json;
@@ -35,9 +36,7 @@ fn verdict(args: &VaultRescueArgs, report: &RescueReport) -> Result<()> {
     let RescueReport { files, directories, bytes, nameless, lost, missing } = report;
     if args.json {
         let named = missing.iter().map(|MissingPart { path, what }| json!({ "path": path, "what": what }));
-        console::json(&json!({
-            "location": args.dir.display().to_string(),
-            "target": args.target.display().to_string(),
+        let mut out = json!({
             "files": files,
             "directories": directories,
             "bytes": bytes,
@@ -45,7 +44,10 @@ fn verdict(args: &VaultRescueArgs, report: &RescueReport) -> Result<()> {
             "lost": lost,
             "missing": named.collect::<Vec<_>>(),
             "missing_truncated": *lost > missing.len() as u64,
-        }))?;
+        });
+        set_path(&mut out, "location", &args.dir);
+        set_path(&mut out, "target", &args.target);
+        console::json(&out)?;
     } else {
         for MissingPart { path, what } in missing {
             console::line(&format!("missing: {}: {}", printable(path), printable(what)))?;

@@ -2,6 +2,7 @@
 
 use rustix::termios::tcgetwinsize;
 use std::io::{self, IsTerminal};
+use std::os::fd::AsFd;
 
 /// The size of a terminal that does not report one.
 pub(crate) const USUAL: TerminalSize = TerminalSize { columns: 80, rows: 24 };
@@ -13,10 +14,24 @@ pub(crate) struct TerminalSize {
     pub rows: usize,
 }
 
+/// The size that a terminal reports.
+fn reported(terminal: impl AsFd) -> Option<TerminalSize> {
+    let size = tcgetwinsize(terminal).ok().filter(|size| size.ws_col > 0 && size.ws_row > 0)?;
+    Some(TerminalSize { columns: size.ws_col.into(), rows: size.ws_row.into() })
+}
+
 /// The size of the terminal on standard output.
 pub(crate) fn size() -> TerminalSize {
-    let size = tcgetwinsize(io::stdout()).ok().filter(|size| size.ws_col > 0 && size.ws_row > 0);
-    size.map_or(USUAL, |size| TerminalSize { columns: size.ws_col.into(), rows: size.ws_row.into() })
+    reported(io::stdout()).unwrap_or(USUAL)
+}
+
+/// The columns for a text that a pager may show: of the terminal of this process, or else the
+/// variable COLUMNS.
+pub(crate) fn columns_for_pager() -> Option<usize> {
+    let terminal =
+        reported(io::stdout()).or_else(|| reported(io::stderr())).or_else(|| reported(io::stdin()));
+    let variable = || std::env::var("COLUMNS").ok()?.parse().ok().filter(|columns| *columns > 0);
+    terminal.map(|size| size.columns).or_else(variable)
 }
 
 /// The width of standard output; `None` if it is no terminal, where lines may have any length.
