@@ -48,11 +48,15 @@ impl Report {
         for page in pages {
             let path = dir.join(page.file);
             let old = match std::fs::read_to_string(&path) {
-                Err(e) if e.kind() == ErrorKind::NotFound => page.introduction.to_owned(),
-                other => other.map_err(failed)?,
+                Err(e) if e.kind() == ErrorKind::NotFound => None,
+                other => Some(other.map_err(failed)?),
             };
-            std::fs::write(&path, self.text_of(page, old)).map_err(failed)?;
-            println!("written: {}", path.display());
+            let text = old.clone().unwrap_or_else(|| page.introduction.to_owned());
+            let text = self.text_of(page, text);
+            if old.as_ref() != Some(&text) {
+                std::fs::write(&path, text).map_err(failed)?;
+                println!("written: {}", path.display());
+            }
         }
         Ok(())
     }
