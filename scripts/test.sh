@@ -20,10 +20,10 @@ if [ "${1:-}" = quick ]; then
 fi
 
 # The first row, whose targets run one after the other:
-# - `whole`, which drives servers,
+# - `whole`, which drives servers, and the tests of mounts, which wait for the kernel,
 # - all that use the cluster, for `whole` stops its OSDs, which no other target expects,
 # - all that look at the page cache of the system, for `quick` empties it.
-waiting="whole quick pool object_store striped rados_connect rados_lock rados_pools page_cache anchor_cache"
+waiting="whole mounted vault_mounted quick pool object_store striped rados_connect rados_lock rados_pools page_cache anchor_cache"
 
 # Modules of `whole` that take more than half of its time: those that need a cluster and skip themselves without one, trees copied to
 # several levels, closings that wait for cover, hosts that are filled.
