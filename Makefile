@@ -107,7 +107,7 @@ fuzz:
 	scripts/fuzz.sh $(FUZZ_SECONDS)
 
 # Crates whose tests take files and memory alone, and not long: the power cuts of deniable and oblivious take minutes.
-HERMETIC = contracts crypto medium header sealed sealed-objects integrity vault-store vault levels nbd mount daemon rados sim testkit
+HERMETIC = contracts crypto medium kept-memory header sealed sealed-objects integrity vault-store vault levels nbd mount daemon rados sim testkit
 # Games on the same formats.
 GAMES_OF_FILES = integrity_game integrity_ablation vault_game header_lies sealed_lies objects_lies vault_lies hostile_pool resumed_twice
 

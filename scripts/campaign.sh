@@ -38,6 +38,7 @@ plays() {
     cat <<'PLAYS'
 cuts/header header crash
 cuts/sealed sealed crash
+cuts/deaths sealed process_death
 cuts/objects sealed-objects model
 cuts/deniable deniable crash
 cuts/oblivious oblivious crash

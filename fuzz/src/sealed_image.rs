@@ -71,6 +71,7 @@ pub fn open(medium: Arc<dyn Medium>, params: &Params, seed: u64, read_only: bool
         write_through: false,
         background: false,
         random: Arc::new(SeededRandom::new(seed)),
+        kept: None,
     };
     SealedDisk::open(medium, params, &Secret::copy_from(&[5; 32]), &[6; 16], options)
 }

@@ -69,6 +69,7 @@ fn main() {
         write_through: false,
         background: true,
         random: Arc::new(SystemRandom::new().unwrap()),
+        kept: None,
     };
     let disk = Arc::new(SealedDisk::open(Arc::new(medium), &params, &master, &[0; 16], options).unwrap());
     let all: [(&str, u64, bool, bool, u64, u64); 8] = [

@@ -178,7 +178,7 @@ impl Access {
     ) -> Result<Option<BlockSource<'a>>> {
         match latest {
             LatestVersion::OnMedium(place) => return Ok(Some(place)),
-            LatestVersion::Newest(BlockContent::Data(data)) => out.copy_from_slice(&data[..]),
+            LatestVersion::Newest(BlockContent::Data(data)) => out.copy_from_slice(data.bytes()),
             LatestVersion::Committed(CommittedVersion::Data { batch, at, meta }) => {
                 let sealed = &batch[at..at + BLOCK_SIZE];
                 self.sealer.open(block, sealed, &meta[..self.sealer.meta_len(1)], out)?;
@@ -321,7 +321,7 @@ impl Access {
             // Refuse writes to a segment without a readable slot: they could never be destaged.
             self.segments.slot(segment)?;
             for (block, data) in run(first, u64::MAX - first.0).zip(data.chunks_exact(BLOCK_SIZE)) {
-                self.cache.put(block, data);
+                self.cache.put(block, data)?;
             }
             return Ok(());
         }
@@ -352,14 +352,16 @@ impl Access {
             {
                 return Ok(false);
             }
-            self.store.write_data(to, sealed).map_err(|e| {
-                // The covered blocks may be torn now. The versions below are whole, but older than
-                // the acknowledged ones, so put the failed write into the cache instead.
-                for (block, data) in run(first, count).zip(data.chunks_exact(BLOCK_SIZE)) {
-                    if stream.covers(index_of(block)) {
-                        self.cache.put(block, data);
-                    }
+            // Covered blocks may be torn if the write fails or the process dies in it. The versions
+            // below are whole, but older than the acknowledged ones, so the cache has them first.
+            for (block, data) in run(first, count).zip(data.chunks_exact(BLOCK_SIZE)) {
+                if stream.covers(index_of(block)) {
+                    // After an error the blocks before have later versions than the stream.
+                    let put = self.cache.put(block, data);
+                    put.inspect_err(|_| stream.uncover(to.index, block.0 - first.0))?;
                 }
+            }
+            self.store.write_data(to, sealed).map_err(|e| {
                 stream.uncover(to.index, count);
                 self.failed(e.context(format!("write of {count} blocks at block {}", first.0)))
             })?;
@@ -401,28 +403,36 @@ impl Access {
     }
 
     fn discard_segment(&self, segment: SegmentNo, count: u64) -> Result<()> {
-        self.segments.discard(segment, |emptied| {
-            for block in run(segment.block(0), count) {
-                match emptied {
-                    DiscardMode::Whole => self.cache.drop_newest(block),
-                    DiscardMode::ByHoles => self.cache.put_hole(block),
-                }
+        self.segments.discard(segment, |emptied| match emptied {
+            DiscardMode::Whole => {
+                run(segment.block(0), count).for_each(|block| self.cache.drop_newest(block));
+                Ok(())
             }
+            DiscardMode::ByHoles => self.put_holes(segment.block(0), count),
+        })
+    }
+
+    fn put_holes(&self, first: BlockAddr, count: u64) -> Result<()> {
+        run(first, count).try_for_each(|block| {
+            // After an error the blocks before have later versions than the stream.
+            self.cache.put_hole(block).inspect_err(|_| {
+                run(first, block.0 - first.0).for_each(|block| self.segments.uncover(block));
+            })
         })
     }
 
     fn discard_chunk(&self, first: BlockAddr, count: u64) -> Result<()> {
         let _writing = self.segments.exclusive(first);
         let Some(stream) = self.segments.open_stream(SegmentNo::of(first)) else {
-            run(first, count).for_each(|block| self.cache.put_hole(block));
-            return Ok(());
+            return self.put_holes(first, count);
         };
         let at = stream.slot.at(first);
+        // As for a write to the stream: some blocks may be erased, and others not.
+        for block in run(first, count).filter(|block| stream.covers(index_of(*block))) {
+            let put = self.cache.put_hole(block);
+            put.inspect_err(|_| stream.uncover(at.index, block.0 - first.0))?;
+        }
         self.store.erase_data(at, count).map_err(|e| {
-            // Some blocks may be erased already.
-            for block in run(first, count).filter(|block| stream.covers(index_of(*block))) {
-                self.cache.put_hole(block);
-            }
             stream.uncover(at.index, count);
             self.failed(e.context(format!("discard of {count} blocks at block {}", first.0)))
         })?;

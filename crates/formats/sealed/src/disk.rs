@@ -11,19 +11,19 @@ use crate::durability::worker::CommitWorker;
 use crate::geometry::{MAP_ENTRY, Params};
 use crate::health::Health;
 use crate::journal::Journal;
+use crate::kept_writes::KeptWrites;
 use crate::limits::Limits;
 use crate::log::Log;
 use crate::map::SegmentMap;
 use crate::medium_full::MediumFull;
-use crate::recovery::ReplayIndex;
+use crate::recovery::{ReplayIndex, adopt_kept};
 use crate::sealer::Sealer;
 use crate::segments::Segments;
 use crate::segments::remapper::Remapper;
 use crate::slot_store::SlotStore;
-use lacuna_contracts::{
-    BlockAddr, Budget, Disk, Error, Extent, Kind, Result, SEGMENT_BLOCKS, Secret, Status, StatusItem,
-};
+use lacuna_contracts::{BlockAddr, Budget, Disk, Error, Extent, Kind, Result, Secret, Status, StatusItem};
 use lacuna_crypto::{BlockCipher, RandomSource, derive};
+use lacuna_kept_memory::{KeptMemory, PoolLayout};
 use lacuna_medium::Medium;
 use std::sync::Arc;
 
@@ -41,6 +41,10 @@ pub struct OpenOptions {
     pub background: bool,
     /// The source of all randomness.
     pub random: Arc<dyn RandomSource>,
+    /// Where acknowledged writes are until they are durable, of the layout that
+    /// [`SealedDisk::kept_layout`] says; the memory of a predecessor is taken over. None: memory of
+    /// this process alone.
+    pub kept: Option<KeptMemory>,
 }
 
 /// An open sealed disk.
@@ -83,6 +87,12 @@ impl SealedDisk {
         let g = params.geometry();
         // A medium that cannot allocate ahead fails later, if at all.
         medium.allocate(g.map, u64::from(g.segments) * MAP_ENTRY).map(drop)
+    }
+
+    /// The layout of the memory for acknowledged writes of a disk that is opened with these
+    /// options.
+    pub fn kept_layout(params: &Params, budget: Budget) -> Vec<PoolLayout> {
+        KeptWrites::layout(params, &Limits::of(params, budget, true))
     }
 
     /// Opens a disk and replays its journal; read-only, only in memory. `master` is the level's
@@ -159,16 +169,23 @@ impl SealedDisk {
         let journal_damaged = journal.is_damaged();
         let background = options.background && !read_only;
         let limits = Limits::of(params, options.budget, background);
-        let (cache, health, counters) =
-            (Arc::<WriteCache>::default(), Arc::<Health>::default(), Arc::<Counters>::default());
+        let memory = match options.kept {
+            Some(memory) => memory,
+            None => KeptMemory::anonymous(&KeptWrites::layout(params, &limits))?,
+        };
+        let kept = KeptWrites::new(&memory);
+        let (health, counters) = (Arc::<Health>::default(), Arc::<Counters>::default());
+        let cache = Arc::new(WriteCache::new(kept.clone()));
         let sealer = Arc::new(Sealer::new(cipher, options.random));
-        let segments = Arc::new(Segments::new(map, sealer.meta_len(SEGMENT_BLOCKS)));
+        let segments = Arc::new(Segments::new(map, kept.clone()));
         counters.set(Count::Replayed, replayed.batches);
         let medium_full = Arc::new(MediumFull::new(cache.clone(), health.clone(), limits.batch_blocks));
 
+        // Slots of streams are taken before the replay needs any.
+        let adopted = !read_only && adopt_kept(&kept, params, &replayed, &segments, &cache)?;
         let parts = CommitParts { cache, segments, store, sealer, counters, health, medium_full };
         let mut committer = parts.committer(journal, limits);
-        committer.recover(replayed, read_only)?;
+        if adopted { committer.recover_adopted(replayed) } else { committer.recover(replayed, read_only) }?;
         let CommitParts { cache, segments, store, sealer, counters, health, medium_full } = parts;
 
         let flusher = Arc::new(Flusher::new(committer, health.clone()));

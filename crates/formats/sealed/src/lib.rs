@@ -33,6 +33,7 @@
 //! WriteCache    cache.rs          blocks acknowledged and not yet destaged
 //! SlotStore     slot_store.rs     slots with their metadata: meta_cache.rs
 //! Sealer        sealer.rs         the cipher
+//! KeptWrites    kept_writes.rs    acknowledged writes in memory that outlives the process
 //! recovery      recovery.rs       the last entries of the journal, when a disk is opened
 //! Health        health.rs         fail-stop, and the wake-ups (signals.rs)
 //! ```
@@ -69,6 +70,7 @@ pub mod fuzzing;
 mod geometry;
 mod health;
 mod journal;
+mod kept_writes;
 mod limits;
 mod locks;
 mod log;

@@ -4,6 +4,11 @@ use crate::geometry::Params;
 use crate::journal::Journal;
 use lacuna_contracts::{BLOCK_SIZE, Budget};
 
+/// Bytes of the budget that a hole in the cache takes.
+pub(crate) const HOLE_COST: u64 = 64;
+/// The most copy-on-write segments at a time; each keeps up to 32 KiB of metadata in memory.
+pub(crate) const MAX_COW_SEGMENTS: usize = 256;
+
 /// The limits of pending data.
 #[derive(Clone, Copy)]
 pub(crate) struct Limits {

@@ -154,6 +154,16 @@ impl SegmentMap {
         if free.free.len() > free.unassigned as usize { free.free.pop() } else { None }
     }
 
+    /// Takes this slot, if it is free. `unassigned`: whether it is for a segment without a slot.
+    pub(crate) fn take_free(&self, slot: SlotNo, unassigned: bool) -> bool {
+        let mut free = self.free.lock();
+        let Some(at) = free.free.iter().position(|other| *other == slot) else { return false };
+        // The order stays: the lowest slot is taken first.
+        free.free.remove(at);
+        free.unassigned = free.unassigned.saturating_sub(u32::from(unassigned));
+        true
+    }
+
     /// Slots that copy-on-write segments could still take.
     pub(crate) fn spare(&self) -> usize {
         let free = self.free.lock();

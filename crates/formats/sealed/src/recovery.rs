@@ -13,11 +13,12 @@
 //! state.
 
 use crate::address::{SegmentNo, SlotNo, run};
-use crate::caches::cache::CommittedVersion;
+use crate::caches::cache::{CommittedVersion, WriteCache};
 use crate::geometry::Params;
 use crate::journal::{BatchEntry, Journal, ParsedBatch};
+use crate::kept_writes::{KeptVersion, KeptWrites};
 use crate::map::SegmentMap;
-use crate::segments::header_too_old;
+use crate::segments::{Segments, header_too_old};
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Error, Kind, Result, SEGMENT_BLOCKS};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -72,6 +73,41 @@ impl ReplayIndex {
         }
         Ok(())
     }
+}
+
+/// Takes over the writes that a predecessor left in memory, and says whether it left any. The moves
+/// of the journal have been applied to the map, and its blocks were not destaged yet.
+pub(crate) fn adopt_kept(
+    kept: &KeptWrites,
+    params: &Params,
+    replayed: &ReplayIndex,
+    segments: &Segments,
+    cache: &WriteCache,
+) -> Result<bool> {
+    let (streams, discards) = (kept.adopt_streams(params)?, kept.adopt_discards(params)?);
+    let (data, holes) = kept.adopt_versions(params.blocks)?;
+    if streams.is_empty() && discards.is_empty() && data.is_empty() && holes.is_empty() {
+        return Ok(false);
+    }
+    // If the map entry of a segment does not verify, only that segment is lost, not the disk.
+    let readable = |kept: &KeptVersion| segments.slot(SegmentNo::of(kept.block)).is_ok();
+    let only_readable = |all: Vec<KeptVersion>| all.into_iter().filter(readable).collect::<Vec<_>>();
+    let (data, holes) = (only_readable(data), only_readable(holes));
+    // A slot that a segment got while its blocks were destaged is not on the medium yet, unlike the
+    // blocks in the journal. A discard of the segment voids these blocks.
+    for (segment, _) in &discards {
+        if let Ok(None) = segments.slot(*segment) {
+            let mut void = replayed.latest.range(segment.blocks());
+            void.try_for_each(|(block, _)| cache.put_hole(*block))?;
+        }
+    }
+    let blocks: Vec<BlockAddr> = data.iter().chain(&holes).map(|kept| kept.block).collect();
+    cache.adopt(data, holes);
+    segments.adopt(streams, discards)?;
+    // A stream may hold a torn block where the cache has a version: the predecessor died while it
+    // wrote there. The block must not become the slot's, which a power cut could leave alone.
+    blocks.into_iter().for_each(|block| segments.uncover(block));
+    Ok(true)
 }
 
 /// Checks that blocks end within the disk.

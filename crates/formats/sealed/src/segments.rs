@@ -11,25 +11,23 @@ pub(crate) mod header_too_old;
 pub(crate) mod remapper;
 pub(crate) mod stream;
 
-use crate::address::{SegmentNo, SlotNo};
+use crate::address::{SegmentNo, SlotNo, index_of};
+use crate::kept_writes::{KeptStream, KeptWrites, not_of_this_disk};
+use crate::limits::MAX_COW_SEGMENTS;
 use crate::locks::ChunkLocks;
 use crate::map::SegmentMap;
 use crate::segments::cow_segment::{CowSegment, CowSegments, Stream};
 use lacuna_contracts::{BlockAddr, Result};
+use lacuna_kept_memory::KeptRecord;
 use lacuna_medium::Medium;
 use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 use std::sync::Arc;
-
-/// The most copy-on-write segments at a time; each keeps up to 32 KiB of metadata in memory.
-const MAX_COW_SEGMENTS: usize = 256;
 
 /// The segments of a disk.
 pub(crate) struct Segments {
     map: SegmentMap,
     cow: CowSegments,
     locks: ChunkLocks,
-    /// Bytes of metadata of a whole segment.
-    meta_len: usize,
 }
 
 /// How a segment is made to read as zeros.
@@ -42,8 +40,45 @@ pub(crate) enum DiscardMode {
 }
 
 impl Segments {
-    pub(crate) fn new(map: SegmentMap, meta_len: usize) -> Self {
-        Segments { map, cow: CowSegments::default(), locks: ChunkLocks::new(), meta_len }
+    pub(crate) fn new(map: SegmentMap, kept: KeptWrites) -> Self {
+        Segments { map, cow: CowSegments::new(kept), locks: ChunkLocks::new() }
+    }
+
+    /// Takes over the copy-on-write segments that a predecessor left. The journal was replayed: it
+    /// may hold moves that the predecessor had recorded before it died.
+    ///
+    /// Errors: [`lacuna_contracts::Kind::Corrupt`] if they do not fit the map.
+    pub(crate) fn adopt(
+        &self,
+        streams: Vec<KeptStream>,
+        discards: Vec<(SegmentNo, KeptRecord)>,
+    ) -> Result<()> {
+        // If the map entry of a segment does not verify, only that segment is lost, not the disk.
+        for (segment, record) in discards {
+            if let Ok(Some(_)) = self.map.get(segment) {
+                self.cow.insert_discard(segment, record);
+            }
+        }
+        for KeptStream { segment, slot, record } in streams {
+            let Ok(mapped) = self.map.get(segment) else { continue };
+            // A discard ends a stream, and no stream begins where one is pending.
+            if mapped == Some(slot) || self.cow.get(segment).is_some() {
+                continue;
+            }
+            if !self.map.take_free(slot, mapped.is_none()) {
+                return Err(not_of_this_disk(format!("a stream to slot {}, which is in use", slot.get())));
+            }
+            self.cow.insert_frozen(segment, slot, record);
+        }
+        Ok(())
+    }
+
+    /// Marks a block as not covered by the stream of its segment, if it has one. The cache has a
+    /// later version.
+    pub(crate) fn uncover(&self, block: BlockAddr) {
+        if let Some(CowSegment::Stream(stream)) = self.cow.get(SegmentNo::of(block)) {
+            stream.uncover(index_of(block), 1);
+        }
     }
 
     /// Locks the chunk of a block for reading, or for putting newer versions of its blocks into the
@@ -104,13 +139,10 @@ impl Segments {
         if self.cow.get(segment).is_some() {
             return Ok(true);
         }
-        let slot = match self.map.get(segment)? {
-            Some(_) => self.map.take_spare(),
-            None => Some(self.map.take_first()?),
-        };
+        let mapped = self.map.get(segment)?.is_some();
+        let slot = if mapped { self.map.take_spare() } else { Some(self.map.take_first()?) };
         let Some(slot) = slot else { return Ok(false) };
-        let stream = Stream::new(slot, self.meta_len);
-        self.cow.insert(segment, CowSegment::Stream(Arc::new(stream)));
+        self.cow.begin_stream(segment, slot).inspect_err(|_| self.map.release(slot, !mapped))?;
         Ok(true)
     }
 
@@ -129,7 +161,11 @@ impl Segments {
     /// If the stream is frozen, or an unmapped segment has blocks in the journal, the discard goes
     /// through the cache as holes, like small writes. A commit lists copy-on-write segments without
     /// these locks: it must find either the stream or its successor at any moment.
-    pub(crate) fn discard(&self, segment: SegmentNo, empty_cache: impl FnOnce(DiscardMode)) -> Result<()> {
+    pub(crate) fn discard(
+        &self,
+        segment: SegmentNo,
+        empty_cache: impl FnOnce(DiscardMode) -> Result<()>,
+    ) -> Result<()> {
         let _moving = self.locks.segment(segment);
         let mapped = self.map.get(segment)?.is_some();
         let stream = match self.cow.get(segment) {
@@ -139,9 +175,9 @@ impl Segments {
         let frozen = stream.as_ref().is_some_and(|stream| stream.is_frozen());
         let emptied = if mapped && !frozen { DiscardMode::Whole } else { DiscardMode::ByHoles };
         if emptied == DiscardMode::Whole {
-            self.cow.insert(segment, CowSegment::PendingDiscard);
+            self.cow.discard(segment)?;
         }
-        empty_cache(emptied);
+        empty_cache(emptied)?;
         if let Some(stream) = stream.filter(|_| !frozen) {
             if emptied == DiscardMode::ByHoles {
                 self.cow.remove(segment);

@@ -10,84 +10,15 @@
 
 mod fixture;
 
+use fixture::random_work::{BLOCKS, RandomWork};
 use fixture::{create, open_with, options, params};
-use lacuna_contracts::{Result, SEGMENT_BLOCKS};
+use lacuna_contracts::Result;
 use lacuna_crypto::Cipher;
 use lacuna_sealed::{Params, SealedDisk};
 use lacuna_sim::cuts::{CutOutcome, Cuts, assert_seed_determines_run};
 use lacuna_sim::versions::{DiskModel, DiskWorkload};
 use lacuna_sim::{CrashMedium, MediumImage, Rng, env_number};
 use std::sync::Arc;
-
-const BLOCKS: u64 = 2 * SEGMENT_BLOCKS + 300;
-
-struct CrashRound<'a>(DiskWorkload<'a>);
-
-impl CrashRound<'_> {
-    /// Runs operations until one fails because of a power cut.
-    fn run(&mut self, operations: u64) {
-        for _ in 0..operations {
-            if self.step().is_err() {
-                return;
-            }
-        }
-        let _ = self.0.disk.close().map(|()| self.0.model.record_flush());
-    }
-
-    fn step(&mut self) -> Result<()> {
-        match self.0.rng.below(100) {
-            0..52 => {
-                let count = 1 + self.0.rng.below(6);
-                let first = self.rng_first(count);
-                self.0.write_at(first, count)
-            }
-            52..58 => {
-                let count = 16 + self.0.rng.below(300);
-                let first = self.rng_first(count);
-                self.0.write_at(first, count)
-            }
-            58..63 => self.stream(),
-            63..70 => {
-                let count = 1 + self.0.rng.below(100);
-                let first = self.rng_first(count);
-                self.0.discard_at(first, count)
-            }
-            70..72 => {
-                let first = self.0.rng.below(BLOCKS / SEGMENT_BLOCKS) * SEGMENT_BLOCKS;
-                self.0.discard_at(first, SEGMENT_BLOCKS)
-            }
-            72..82 => {
-                self.0.disk.flush()?;
-                self.0.model.record_flush();
-                Ok(())
-            }
-            _ => {
-                let count = 1 + self.0.rng.below(200);
-                let first = self.rng_first(count);
-                self.0.check_read_at(first, count)
-            }
-        }
-    }
-
-    fn rng_first(&mut self, count: u64) -> u64 {
-        // Half of the operations are in one small range, so that versions meet.
-        let room = if self.0.rng.chance(1, 2) { 400 } else { BLOCKS };
-        self.0.rng.below(room.min(BLOCKS - count + 1))
-    }
-
-    /// A run of large writes from the start of a segment, sometimes left unfinished.
-    fn stream(&mut self) -> Result<()> {
-        let first = self.0.rng.below(BLOCKS / SEGMENT_BLOCKS) * SEGMENT_BLOCKS;
-        let mut at = first;
-        let end = first + 1 + self.0.rng.below(SEGMENT_BLOCKS * 5 / 4).min(BLOCKS - first - 1);
-        while at < end {
-            let count = (64 + self.0.rng.below(200)).min(end - at);
-            self.0.write_at(at, count)?;
-            at += count;
-        }
-        Ok(())
-    }
-}
 
 fn open(medium: &Arc<CrashMedium>, params: &Params, seed: u64) -> Result<SealedDisk> {
     open_with(medium.clone(), params, options(seed))
@@ -114,7 +45,7 @@ fn simulate(cipher: Cipher, seed: u64, cuts: u64, lie: bool) -> CutOutcome {
         if let Ok(disk) = open(&medium, &params, rng.next_u64()) {
             let operations = 40 + rng.below(if long { 180 } else { 100 });
             let (model, rng, next_stamp) = (&mut model, &mut rng, &mut next_stamp);
-            CrashRound(DiskWorkload { disk: &disk, model, rng, next_stamp }).run(operations);
+            RandomWork(DiskWorkload { disk: &disk, model, rng, next_stamp }).run(operations);
         }
         image = power.cut(&medium, &mut rng);
         let after = Arc::new(CrashMedium::from_image(image.clone()));

@@ -16,6 +16,7 @@ use lacuna_contracts::{
 use lacuna_crypto::Cipher;
 use lacuna_deniable::StripeGeometry;
 use lacuna_header::{HEADER_AREA, Location};
+use lacuna_kept_memory::MemoryKeeper;
 use lacuna_levels::{DiskKeys, Pace};
 use lacuna_medium::Medium;
 use lacuna_nand::FlashGeometry;
@@ -137,6 +138,8 @@ pub struct OpenContext<'k> {
     /// places: if the format's engine would fail on those, the format wraps it, as leniently as the
     /// engine needs. Flash is wrapped below its erase blocks, and a pool needs no wrapper.
     pub rescue: bool,
+    /// The holder of memory that outlives this process, for formats that keep acknowledged writes.
+    pub keeper: Option<&'k Arc<dyn MemoryKeeper>>,
 }
 
 /// The error for a format without disks.

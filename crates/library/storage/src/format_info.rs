@@ -17,6 +17,9 @@ pub struct FormatInfo {
     pub can_purge: bool,
     /// Whether its disks use large blocks of memory while they are open.
     pub uses_large_memory: bool,
+    /// Whether its disks hold acknowledged writes in memory that outlives a server, where a keeper
+    /// holds it.
+    pub keeps_writes: bool,
     /// A summary in one line, without a full stop.
     pub summary: &'static str,
     /// The backings on which [`create`](crate::create()) makes its disks. Empty for a format that
@@ -37,6 +40,7 @@ impl FormatInfo {
             backing_kind: rests_on,
             can_purge: false,
             uses_large_memory: false,
+            keeps_writes: false,
             summary: "",
             creatable_on: match rests_on {
                 BackingKind::File => &[BackingKind::File],

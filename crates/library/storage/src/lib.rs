@@ -132,6 +132,7 @@ pub use lacuna_header::{
     CopyReport, CopyState, Diagnosis, DiskId, FormatId, HEADER_AREA, KEY_SLOTS, Location, OpenHeader,
     PublicHeader, Uuid,
 };
+pub use lacuna_kept_memory::{KeptMemory, MemoryKeeper};
 pub use lacuna_levels::{DiskKeys, Pace};
 pub use lacuna_medium::{Access, Medium, ReadExtent, WriteExtent};
 pub use lacuna_nand::{FlashGeometry, WearModel};
@@ -144,6 +145,7 @@ pub use observer::{Observer, Silent};
 pub use opening::claim::claiming_process;
 pub use opening::disk::OpenDisk;
 pub use opening::open_disk_options::{OpenDiskOptions, write_through_refused};
+pub use opening::reopenable_disk::ReopenableDisk;
 pub use opening::unlocked_disk::UnlockedDisk;
 pub use rados::ClusterOptions;
 pub use resize::resize;

@@ -77,6 +77,7 @@ fn sealed_disks_reopen_from_the_medium_after_a_failed_sync() {
                     write_through: false,
                     background: true,
                     random,
+                    kept: None,
                 };
                 let disk = SealedDisk::open(medium, &params, &master, &UUID, options)?;
                 Ok(vec![Arc::new(disk) as Arc<dyn Disk>])

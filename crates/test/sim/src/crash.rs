@@ -1,5 +1,7 @@
 //! A medium in memory that simulates power cuts and the loss of unsynced writes.
 
+mod process_death;
+
 use crate::lies::{HonestReads, Lies, PageHistory};
 use crate::operation::RunDigest;
 use crate::power::Power;
@@ -25,6 +27,8 @@ struct CrashMediumState {
     unsynced: Vec<UnsyncedOp>,
     power: Power,
     syncs: u64,
+    /// Whether a sync was in flight at the end.
+    ended_in_sync: bool,
     ignore_syncs: bool,
     ignore_durable_writes: bool,
     /// Earlier versions, once they are kept.
@@ -128,13 +132,18 @@ impl CrashMediumState {
     fn sync(&mut self) -> Result<()> {
         self.power.check_on()?;
         if !self.power.survives(1) {
+            self.ended_in_sync = true;
             self.unsynced.iter_mut().for_each(|op| op.in_flight = true);
             return Err(Power::error());
         }
         self.syncs += 1;
-        if self.ignore_syncs {
-            return Ok(());
+        if !self.ignore_syncs {
+            self.persist_all();
         }
+        Ok(())
+    }
+
+    fn persist_all(&mut self) {
         let fragments = || self.unsynced.iter().flat_map(|op| &op.fragments);
         let unsynced_bytes: u64 = fragments().map(|f| f.range.end - f.range.start).sum();
         let resized = self.unsynced.iter().any(|op| op.length.is_some());
@@ -146,7 +155,6 @@ impl CrashMediumState {
             }
         }
         self.unsynced.clear();
-        Ok(())
     }
 }
 
@@ -165,6 +173,7 @@ impl CrashMedium {
             unsynced: Vec::new(),
             power: Power::default(),
             syncs: 0,
+            ended_in_sync: false,
             ignore_syncs: false,
             ignore_durable_writes: false,
             history: None,
@@ -357,6 +366,17 @@ impl Medium for CrashMedium {
 
     fn sync(&self) -> Result<()> {
         self.state().sync()
+    }
+
+    /// What a process left in the cache when it died becomes durable. Not counted as an operation:
+    /// elsewhere media are opened with everything durable.
+    fn forget_cached(&self) -> Result<()> {
+        let mut state = self.state();
+        state.power.check_on()?;
+        if !state.ignore_syncs {
+            state.persist_all();
+        }
+        Ok(())
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {

@@ -84,12 +84,17 @@ impl Fragment {
     }
 
     fn sectors(&self) -> impl Iterator<Item = Fragment> + '_ {
-        let sectors = self.range.start / SECTOR_SIZE..self.range.end.div_ceil(SECTOR_SIZE);
-        sectors.filter_map(|s| self.clip(&(s * SECTOR_SIZE..(s + 1).saturating_mul(SECTOR_SIZE))))
+        self.parts(SECTOR_SIZE)
+    }
+
+    /// The parts of this fragment within each multiple of `size` bytes of the medium.
+    pub(crate) fn parts(&self, size: u64) -> impl Iterator<Item = Fragment> + '_ {
+        let parts = self.range.start / size..self.range.end.div_ceil(size);
+        parts.filter_map(move |part| self.clip(&(part * size..(part + 1).saturating_mul(size))))
     }
 
     /// Writes the fragment to `image`, except for bytes past its end.
-    fn apply(&self, image: &mut MediumImage) {
+    pub(crate) fn apply(&self, image: &mut MediumImage) {
         let Some(kept) = self.clip(&(0..image.len())) else { return };
         let size = kept.range.end - kept.range.start;
         let done = match &kept.data {

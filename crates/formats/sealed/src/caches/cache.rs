@@ -8,9 +8,15 @@
 //! Contents are returned by reference, so that they are encrypted and copied outside the lock. A
 //! buffer is reused when its last reference is dropped. An unused buffer is wiped within a second,
 //! so no memory holds committed or dropped plaintext for longer.
+//!
+//! Newest versions are published records of the memory that outlives the process
+//! (`kept_writes.rs`).
 
 use crate::address::SegmentNo;
-use lacuna_contracts::{BLOCK_SIZE, BlockAddr, IdlePool, WipeOnDrop};
+use crate::kept_writes::{KeptVersion, KeptWrites, publish_version};
+use crate::limits::HOLE_COST;
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, IdlePool, Result};
+use lacuna_kept_memory::KeptRecord;
 use parking_lot::{Mutex, MutexGuard};
 use rustc_hash::FxHashMap;
 use std::collections::hash_map::Entry;
@@ -18,12 +24,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 const SHARDS: usize = 32;
-/// Bytes of the budget that a hole takes.
-const HOLE_COST: u64 = 64;
 /// Buffers kept for reuse per shard.
 const SPARE: usize = 64;
 
-type BlockBuffer = Arc<WipeOnDrop<[u8; BLOCK_SIZE]>>;
+type BlockBuffer = Arc<KeptRecord>;
 
 /// The content of a block.
 #[derive(Clone)]
@@ -55,9 +59,27 @@ pub(crate) enum CachedVersion {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct VersionNo(u64);
 
+/// A newest version.
+struct NewestVersion {
+    content: BlockContent,
+    version: VersionNo,
+    /// The record of a hole. The record of data is its content.
+    hole: Option<KeptRecord>,
+}
+
+impl NewestVersion {
+    /// Makes a successor not find the version.
+    fn withdraw(&self) {
+        match (&self.content, &self.hole) {
+            (BlockContent::Data(buffer), _) => buffer.withdraw(),
+            (BlockContent::Hole, record) => record.iter().for_each(KeptRecord::withdraw),
+        }
+    }
+}
+
 #[derive(Default)]
 struct BlockCacheEntry {
-    newest: Option<(BlockContent, VersionNo)>,
+    newest: Option<NewestVersion>,
     committed: Option<CommittedVersion>,
     is_listed_dirty: bool,
 }
@@ -72,6 +94,7 @@ struct CacheShard {
 
 /// The cache of a disk.
 pub(crate) struct WriteCache {
+    kept: KeptWrites,
     shards: [Mutex<CacheShard>; SHARDS],
     entries: AtomicUsize,
     dirty_bytes: AtomicU64,
@@ -79,21 +102,38 @@ pub(crate) struct WriteCache {
     segments: [Mutex<FxHashMap<SegmentNo, u32>>; SHARDS],
 }
 
-impl Default for WriteCache {
+impl WriteCache {
     /// An empty cache. Its spare buffers are wiped when idle.
-    fn default() -> Self {
+    pub(crate) fn new(kept: KeptWrites) -> Self {
         let shards: [Mutex<CacheShard>; SHARDS] = Default::default();
         shards.iter().for_each(|shard| shard.lock().spare.register_for_sweep());
         WriteCache {
+            kept,
             shards,
             entries: AtomicUsize::default(),
             dirty_bytes: AtomicU64::default(),
             segments: Default::default(),
         }
     }
-}
 
-impl WriteCache {
+    /// Takes over the versions that a predecessor left: of each block the latest one.
+    pub(crate) fn adopt(&self, data: Vec<KeptVersion>, holes: Vec<KeptVersion>) {
+        let data = data.into_iter().map(|kept| (kept, true));
+        let mut all: Vec<(KeptVersion, bool)> =
+            data.chain(holes.into_iter().map(|kept| (kept, false))).collect();
+        all.sort_unstable_by_key(|(kept, _)| (kept.block, kept.version));
+        for (KeptVersion { block, version, record }, is_data) in all {
+            let mut shard = self.shard(block);
+            shard.puts = shard.puts.max(version);
+            let (content, hole) = if is_data {
+                (BlockContent::Data(Arc::new(record)), None)
+            } else {
+                (BlockContent::Hole, Some(record))
+            };
+            self.put_newest(&mut shard, block, NewestVersion { content, version: VersionNo(version), hole });
+        }
+    }
+
     /// Whether any block of a segment is in the cache.
     pub(crate) fn has_segment(&self, segment: SegmentNo) -> bool {
         self.entries.load(Ordering::Acquire) > 0 && self.segment(segment).contains_key(&segment)
@@ -105,18 +145,34 @@ impl WriteCache {
     }
 
     /// Puts the newest version of a block.
-    pub(crate) fn put(&self, block: BlockAddr, data: &[u8]) {
+    ///
+    /// Errors: [`lacuna_contracts::Kind::Memory`] if no buffer is left.
+    pub(crate) fn put(&self, block: BlockAddr, data: &[u8]) -> Result<()> {
         let mut shard = self.shard(block);
-        let mut buffer =
-            shard.spare.take(|_| true).unwrap_or_else(|| Arc::new(WipeOnDrop::new([0; BLOCK_SIZE])));
-        // A spare buffer has no other reference, so this copies only `data`.
-        Arc::make_mut(&mut buffer).copy_from_slice(data);
-        self.put_content(&mut shard, block, BlockContent::Data(buffer));
+        let mut buffer = match shard.spare.take(|_| true) {
+            Some(spare) => spare,
+            None => Arc::new(self.kept.block()?),
+        };
+        let record = Arc::get_mut(&mut buffer).expect("an unused buffer has no other reference");
+        record.bytes_mut().copy_from_slice(data);
+        let version = shard.next_version();
+        publish_version(record, block, version.0);
+        let content = BlockContent::Data(buffer);
+        self.put_newest(&mut shard, block, NewestVersion { content, version, hole: None });
+        Ok(())
     }
 
     /// Makes the newest version of a block a hole.
-    pub(crate) fn put_hole(&self, block: BlockAddr) {
-        self.put_content(&mut self.shard(block), block, BlockContent::Hole);
+    ///
+    /// Errors: as for [`WriteCache::put`].
+    pub(crate) fn put_hole(&self, block: BlockAddr) -> Result<()> {
+        let record = self.kept.hole()?;
+        let mut shard = self.shard(block);
+        let version = shard.next_version();
+        publish_version(&record, block, version.0);
+        let newest = NewestVersion { content: BlockContent::Hole, version, hole: Some(record) };
+        self.put_newest(&mut shard, block, newest);
+        Ok(())
     }
 
     /// The latest version of a block in the cache.
@@ -124,14 +180,16 @@ impl WriteCache {
         let shard = self.shard(block);
         let versions = shard.entries.get(&block)?;
         match (&versions.newest, &versions.committed) {
-            (Some((content, _)), _) => Some(CachedVersion::Newest(content.clone())),
+            (Some(newest), _) => Some(CachedVersion::Newest(newest.content.clone())),
             (None, committed) => committed.clone().map(CachedVersion::Committed),
         }
     }
 
     /// The newest version of a block and its number.
     pub(crate) fn newest(&self, block: BlockAddr) -> Option<(BlockContent, VersionNo)> {
-        self.shard(block).entries.get(&block)?.newest.clone()
+        let shard = self.shard(block);
+        let newest = shard.entries.get(&block)?.newest.as_ref()?;
+        Some((newest.content.clone(), newest.version))
     }
 
     /// The version of a block that the journal holds.
@@ -146,7 +204,7 @@ impl WriteCache {
 
     /// Drops the newest version, because a later one is elsewhere.
     pub(crate) fn drop_newest(&self, block: BlockAddr) {
-        self.update_entry(block, |versions| versions.newest.take().map(|(content, _)| content));
+        self.update_entry(block, |versions| versions.newest.take());
     }
 
     /// Drops the newest version if it is still this one.
@@ -213,12 +271,10 @@ impl WriteCache {
         blocks
     }
 
-    fn put_content(&self, shard: &mut CacheShard, block: BlockAddr, content: BlockContent) {
-        shard.puts += 1;
-        let version = VersionNo(shard.puts);
-        let cost = cost(&content);
+    fn put_newest(&self, shard: &mut CacheShard, block: BlockAddr, newest: NewestVersion) {
+        let cost = cost(&newest.content);
         let versions = shard.entries.entry(block).or_insert_with(|| self.new_entry(block));
-        let old = versions.newest.replace((content, version)).map(|(content, _)| content);
+        let old = versions.newest.replace(newest);
         let list = !std::mem::replace(&mut versions.is_listed_dirty, true);
         self.dirty_bytes.fetch_add(cost, Ordering::AcqRel);
         if list {
@@ -227,12 +283,12 @@ impl WriteCache {
         self.recycle(shard, old);
     }
 
-    /// Changes an entry, recycles the content that `change` returns, and drops the entry if it is
+    /// Changes an entry, recycles the version that `change` returns, and drops the entry if it is
     /// empty.
     fn update_entry(
         &self,
         block: BlockAddr,
-        change: impl FnOnce(&mut BlockCacheEntry) -> Option<BlockContent>,
+        change: impl FnOnce(&mut BlockCacheEntry) -> Option<NewestVersion>,
     ) {
         let mut shard = self.shard(block);
         let Some(versions) = shard.entries.get_mut(&block) else { return };
@@ -258,14 +314,15 @@ impl WriteCache {
         BlockCacheEntry::default()
     }
 
-    fn recycle(&self, shard: &mut CacheShard, freed: Option<BlockContent>) {
-        if let Some(content) = freed {
-            self.dirty_bytes.fetch_sub(cost(&content), Ordering::AcqRel);
-            if let BlockContent::Data(mut buffer) = content
-                && Arc::get_mut(&mut buffer).is_some()
-            {
-                shard.spare.give(buffer, SPARE);
-            }
+    fn recycle(&self, shard: &mut CacheShard, freed: Option<NewestVersion>) {
+        let Some(newest) = freed else { return };
+        // Readers may still have references to it. To a successor it is void now.
+        newest.withdraw();
+        self.dirty_bytes.fetch_sub(cost(&newest.content), Ordering::AcqRel);
+        if let BlockContent::Data(mut buffer) = newest.content
+            && Arc::get_mut(&mut buffer).is_some()
+        {
+            shard.spare.give(buffer, SPARE);
         }
     }
 
@@ -278,11 +335,15 @@ impl WriteCache {
     }
 }
 
-fn take_version(versions: &mut BlockCacheEntry, version: VersionNo) -> Option<BlockContent> {
-    match &versions.newest {
-        Some((_, newest)) if *newest == version => versions.newest.take().map(|(content, _)| content),
-        _ => None,
+impl CacheShard {
+    fn next_version(&mut self) -> VersionNo {
+        self.puts += 1;
+        VersionNo(self.puts)
     }
+}
+
+fn take_version(versions: &mut BlockCacheEntry, version: VersionNo) -> Option<NewestVersion> {
+    versions.newest.take_if(|newest| newest.version == version)
 }
 
 fn cost(content: &BlockContent) -> u64 {
@@ -295,15 +356,18 @@ fn cost(content: &BlockContent) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lacuna_kept_memory::{KeptMemory, PoolLayout};
     use std::time::Duration;
 
     #[test]
     fn unused_buffers_are_wiped() {
-        let cache = WriteCache::default();
+        let layout = PoolLayout { records: 1 << 16, words: 2, bytes: BLOCK_SIZE as u32 };
+        let memory = KeptMemory::anonymous(&[layout; 4]).unwrap();
+        let cache = WriteCache::new(KeptWrites::new(&memory));
         let blocks = || (0..SPARE as u64 + 8).map(|at| BlockAddr(at * SHARDS as u64));
         let spare = || cache.shards.iter().map(|shard| shard.lock().spare.len()).sum::<usize>();
         for _ in 0..3 {
-            blocks().for_each(|block| cache.put(block, &[7; BLOCK_SIZE]));
+            blocks().for_each(|block| cache.put(block, &[7; BLOCK_SIZE]).unwrap());
             for block in blocks() {
                 let (_, version) = cache.newest(block).expect("it was just put");
                 cache.commit(block, Some(version), CommittedVersion::Hole);

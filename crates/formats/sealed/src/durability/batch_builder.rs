@@ -54,7 +54,7 @@ impl BatchBuilder {
                 None => {}
                 Some((BlockContent::Hole, version)) => draft.hole(block, Some(version)),
                 Some((BlockContent::Data(plain), version)) => draft.data(block, Some(version), |to, meta| {
-                    self.sealer.seal(block, &plain[..], to, &mut meta[..self.sealer.meta_len(1)]);
+                    self.sealer.seal(block, plain.bytes(), to, &mut meta[..self.sealer.meta_len(1)]);
                 }),
             }
         }

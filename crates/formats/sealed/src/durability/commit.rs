@@ -92,6 +92,20 @@ impl Committer {
         }
     }
 
+    /// Adds the replayed blocks and moves, and destages them; then commits the writes that a
+    /// predecessor left in memory, if any were adopted. A medium that refuses some of them leaves
+    /// the disk in the full-medium state.
+    pub(crate) fn recover_adopted(&mut self, replayed: ReplayIndex) -> Result<()> {
+        self.recover(replayed, false)?;
+        // The state is that after a commit that was refused: the versions in the cache are later
+        // than the streams, which are frozen.
+        self.was_refused = true;
+        match self.commit(CommitScope::All) {
+            Err(e) if !e.changed_nothing() => Err(e),
+            _ => Ok(()),
+        }
+    }
+
     /// Whether the last commit was refused, so that not all of its blocks are durable.
     pub(crate) fn was_refused(&self) -> bool {
         self.was_refused

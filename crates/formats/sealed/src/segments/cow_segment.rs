@@ -2,11 +2,14 @@
 //!
 //! Invariants: the blocks that a copy-on-write segment covers are later than all versions except
 //! the cache's newest; a frozen one is written by the committer alone. A block is covered only
-//! after its metadata is set.
+//! after its metadata is set. Both, and discarded segments, are published records of the memory
+//! that outlives the process (`kept_writes.rs`).
 
 use crate::address::{SegmentNo, SlotNo};
-use lacuna_contracts::SEGMENT_BLOCKS;
-use parking_lot::{Mutex, MutexGuard, RwLock};
+use crate::kept_writes::{COVERED_WORDS, KeptWrites};
+use lacuna_contracts::{Result, SEGMENT_BLOCKS};
+use lacuna_kept_memory::KeptRecord;
+use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -23,17 +26,19 @@ pub(crate) enum CowSegment {
 /// A slot that a stream of writes is filling.
 pub(crate) struct Stream {
     pub(crate) slot: SlotNo,
-    covered: [AtomicU64; (SEGMENT_BLOCKS / 64) as usize],
-    /// Metadata of all blocks of the segment; zeros where not covered.
-    meta: Mutex<Vec<u8>>,
+    /// The blocks that it covers: a copy of the record's words, which is quicker to look up.
+    covered: [AtomicU64; COVERED_WORDS],
+    /// Its bytes are the metadata of all blocks of the segment; zeros where not covered.
+    record: Mutex<KeptRecord>,
     frozen: AtomicBool,
 }
 
 impl Stream {
-    /// A stream that covers no block, with `meta_len` bytes of metadata for the whole segment.
-    pub(crate) fn new(slot: SlotNo, meta_len: usize) -> Self {
-        let covered = std::array::from_fn(|_| AtomicU64::new(0));
-        Stream { slot, covered, meta: Mutex::new(vec![0; meta_len]), frozen: AtomicBool::new(false) }
+    /// A stream that covers the blocks that its record says.
+    pub(crate) fn new(slot: SlotNo, record: KeptRecord) -> Self {
+        let word = |at: usize| covered_words(&record)[at].load(Ordering::Relaxed);
+        let covered = std::array::from_fn(|at| AtomicU64::new(word(at)));
+        Stream { slot, covered, record: Mutex::new(record), frozen: AtomicBool::new(false) }
     }
 
     /// Whether a commit has begun to end it.
@@ -63,32 +68,46 @@ impl Stream {
 
     /// Marks `count` blocks as covered, starting at index `first`, and sets their metadata.
     pub(crate) fn cover(&self, first: u64, count: u64, meta: &[u8]) {
-        let mut all = self.meta.lock();
-        let at = meta_at(&all, first);
-        all[at..at + meta.len()].copy_from_slice(meta);
-        for index in first..first + count {
-            self.covered[(index / 64) as usize].fetch_or(1 << (index % 64), Ordering::Release);
+        let mut record = self.record.lock();
+        let at = meta_at(record.bytes(), first);
+        record.bytes_mut()[at..at + meta.len()].copy_from_slice(meta);
+        for words in [covered_words(&record), &self.covered] {
+            for index in first..first + count {
+                words[(index / 64) as usize].fetch_or(1 << (index % 64), Ordering::Release);
+            }
         }
     }
 
     /// Marks blocks as not covered.
     pub(crate) fn uncover(&self, first: u64, count: u64) {
-        for index in first..first + count {
-            self.covered[(index / 64) as usize].fetch_and(!(1 << (index % 64)), Ordering::Release);
+        let record = self.record.lock();
+        for words in [&self.covered, covered_words(&record)] {
+            for index in first..first + count {
+                words[(index / 64) as usize].fetch_and(!(1 << (index % 64)), Ordering::Release);
+            }
         }
     }
 
     /// Copies the metadata of blocks, starting at index `first`.
     pub(crate) fn copy_meta(&self, first: u64, out: &mut [u8]) {
-        let all = self.meta.lock();
-        let at = meta_at(&all, first);
-        out.copy_from_slice(&all[at..at + out.len()]);
+        let record = self.record.lock();
+        let at = meta_at(record.bytes(), first);
+        out.copy_from_slice(&record.bytes()[at..at + out.len()]);
     }
 
     /// The metadata of the whole segment.
-    pub(crate) fn meta(&self) -> MutexGuard<'_, Vec<u8>> {
-        self.meta.lock()
+    pub(crate) fn meta(&self) -> Vec<u8> {
+        self.record.lock().bytes().to_vec()
     }
+
+    /// Makes a successor not find the stream.
+    fn withdraw(&self) {
+        self.record.lock().withdraw();
+    }
+}
+
+fn covered_words(record: &KeptRecord) -> &[AtomicU64] {
+    &record.words()[2..]
 }
 
 fn meta_at(all: &[u8], index: u64) -> usize {
@@ -96,23 +115,74 @@ fn meta_at(all: &[u8], index: u64) -> usize {
 }
 
 /// The copy-on-write segments of a disk.
-#[derive(Default)]
 pub(crate) struct CowSegments {
-    open: RwLock<FxHashMap<SegmentNo, CowSegment>>,
+    kept: KeptWrites,
+    open: RwLock<FxHashMap<SegmentNo, KeptCowSegment>>,
     count: AtomicUsize,
 }
 
+struct KeptCowSegment {
+    cow_segment: CowSegment,
+    /// The record of a discarded segment, withdrawn when it is dropped. A stream has its own.
+    _discard: Option<KeptRecord>,
+}
+
+impl Drop for KeptCowSegment {
+    fn drop(&mut self) {
+        // Readers may still have references to the stream. To a successor it is void now.
+        if let CowSegment::Stream(stream) = &self.cow_segment {
+            stream.withdraw();
+        }
+    }
+}
+
 impl CowSegments {
+    pub(crate) fn new(kept: KeptWrites) -> Self {
+        CowSegments { kept, open: RwLock::default(), count: AtomicUsize::default() }
+    }
+
     pub(crate) fn get(&self, segment: SegmentNo) -> Option<CowSegment> {
         if self.len() == 0 {
             return None;
         }
-        self.open.read().get(&segment).cloned()
+        self.open.read().get(&segment).map(|kept| kept.cow_segment.clone())
     }
 
-    pub(crate) fn insert(&self, segment: SegmentNo, cow_segment: CowSegment) {
+    /// Opens a stream to a slot.
+    pub(crate) fn begin_stream(&self, segment: SegmentNo, slot: SlotNo) -> Result<()> {
+        let stream = Arc::new(Stream::new(slot, self.kept.stream(segment, slot)?));
+        self.insert(segment, KeptCowSegment { cow_segment: CowSegment::Stream(stream), _discard: None });
+        Ok(())
+    }
+
+    /// Notes that a segment was discarded. Its stream ends.
+    pub(crate) fn discard(&self, segment: SegmentNo) -> Result<()> {
+        // A segment that was discarded before has a record.
+        if !matches!(self.get(segment), Some(CowSegment::PendingDiscard)) {
+            self.insert_discard(segment, self.kept.discard(segment)?);
+        }
+        Ok(())
+    }
+
+    /// Takes over a discarded segment that a predecessor left.
+    pub(crate) fn insert_discard(&self, segment: SegmentNo, record: KeptRecord) {
+        let cow_segment = CowSegment::PendingDiscard;
+        self.insert(segment, KeptCowSegment { cow_segment, _discard: Some(record) });
+    }
+
+    /// Takes over a stream that a predecessor left. It takes no more writes: the versions in the
+    /// cache are later than the blocks that it covers.
+    pub(crate) fn insert_frozen(&self, segment: SegmentNo, slot: SlotNo, record: KeptRecord) {
+        let stream = Stream::new(slot, record);
+        stream.freeze();
+        let cow_segment = CowSegment::Stream(Arc::new(stream));
+        self.insert(segment, KeptCowSegment { cow_segment, _discard: None });
+    }
+
+    fn insert(&self, segment: SegmentNo, kept: KeptCowSegment) {
         let mut open = self.open.write();
-        open.insert(segment, cow_segment);
+        // The record of an earlier one is withdrawn here, after the later one was published.
+        open.insert(segment, kept);
         self.count.store(open.len(), Ordering::Release);
     }
 
@@ -130,14 +200,14 @@ impl CowSegments {
     pub(crate) fn list(&self) -> Vec<(SegmentNo, CowSegment)> {
         let open = self.open.read();
         let mut list: Vec<_> =
-            open.iter().map(|(segment, cow_segment)| (*segment, cow_segment.clone())).collect();
+            open.iter().map(|(segment, kept)| (*segment, kept.cow_segment.clone())).collect();
         list.sort_unstable_by_key(|(segment, _)| *segment);
         list
     }
 
     /// The numbers of whole streams and of pending discards.
     pub(crate) fn ready(&self) -> (usize, usize) {
-        self.open.read().values().fold((0, 0), |(whole, discards), cow_segment| match cow_segment {
+        self.open.read().values().fold((0, 0), |(whole, discards), kept| match &kept.cow_segment {
             CowSegment::Stream(stream) => (whole + usize::from(stream.is_whole()), discards),
             CowSegment::PendingDiscard => (whole, discards + 1),
         })

@@ -88,9 +88,8 @@ impl Remapper {
             self.complete_from_slot(stream, slot, segment.block(index), count)?;
             index += count;
         }
-        // Copy, so that readers of the stream do not wait for its lock while the medium works.
-        let meta = stream.meta().clone();
-        self.store.write_meta(stream.slot.start(), &meta)
+        // A copy, so that readers of the stream do not wait for its lock while the medium works.
+        self.store.write_meta(stream.slot.start(), &stream.meta())
     }
 
     fn is_cached(&self, segment: SegmentNo, index: u64) -> bool {
@@ -128,7 +127,7 @@ impl Remapper {
         with_scratch(BLOCK_SIZE, |data| {
             let written = match (&newest, self.cache.committed(block)) {
                 (Some((BlockContent::Data(plain), _)), _) => {
-                    self.sealer.seal(block, &plain[..], data, meta);
+                    self.sealer.seal(block, plain.bytes(), data, meta);
                     true
                 }
                 (None, Some(CommittedVersion::Data { batch, at, meta: entry })) => {

@@ -32,6 +32,7 @@ impl Format for SealedFormat {
             summary: "One encrypted disk with unlinkable overwrites",
             creatable_on: &[BackingKind::File, BackingKind::Pool],
             settings: &["cipher", "layout"],
+            keeps_writes: true,
             ..FormatInfo::of(FormatId::SEALED, "sealed", BackingKind::File)
         }
     }

@@ -4,6 +4,10 @@
 //! header grow in the order of `grow.rs`, and the engine is opened again. So a power cut at any
 //! moment leaves a state that the resize of a closed disk can also leave, and no promise to clients
 //! depends on the old engine.
+//!
+//! With a keeper, acknowledged writes that are not durable lie in memory that the keeper holds.
+//! Each engine has a memory of its own, since its layout depends on the parameters. The first
+//! engine adopts the memory that a server left which died.
 
 use crate::format::{OpenContext, OpenFormat, Params};
 use crate::header::header_lease::OpenDiskHeader;
@@ -11,8 +15,9 @@ use crate::inspect::damaged_medium::DamagedMedium;
 use crate::opening::open_disk_options::OpenDiskOptions;
 use crate::resize::grow;
 use lacuna_contracts::{BlockAddr, Disk, Extent, Kind, Result, Secret, Status};
-use lacuna_crypto::SystemRandom;
+use lacuna_crypto::{SystemRandom, derive, keyed_hash};
 use lacuna_header::{Uuid, open_by_key};
+use lacuna_kept_memory::{KeptMemory, MemoryKeeper};
 use lacuna_medium::Medium;
 use lacuna_sealed::{OpenOptions, Params as SealedParams, SealedDisk};
 use parking_lot::RwLock;
@@ -25,21 +30,44 @@ struct EngineOpener {
     uuid: [u8; 16],
     options: OpenDiskOptions,
     random: Arc<SystemRandom>,
+    keeper: Option<Arc<dyn MemoryKeeper>>,
 }
 
 impl EngineOpener {
-    fn options(&self) -> OpenOptions {
+    fn options(&self, kept: Option<KeptMemory>) -> OpenOptions {
         OpenOptions {
             budget: self.options.budget,
             read_only: self.options.read_only,
             write_through: self.options.write_through,
             background: true,
             random: self.random.clone(),
+            kept,
         }
     }
 
     fn open(&self, medium: &Arc<dyn Medium>, params: &SealedParams) -> Result<SealedDisk> {
-        SealedDisk::open(Arc::clone(medium), params, &self.master, &self.uuid, self.options())
+        let options = self.options(self.memory(params)?);
+        SealedDisk::open(Arc::clone(medium), params, &self.master, &self.uuid, options)
+    }
+
+    /// The memory for acknowledged writes of an engine with these parameters: what the last server
+    /// left, or new memory. `None`: that of this process.
+    fn memory(&self, params: &SealedParams) -> Result<Option<KeptMemory>> {
+        let Some(keeper) = self.keeper.as_ref().filter(|_| !self.options.read_only) else { return Ok(None) };
+        let layout = SealedDisk::kept_layout(params, self.options.budget);
+        let key = derive(&self.master, "sealed kept memory", &self.uuid);
+        let owner = keyed_hash(&key, &[&params.encode()]);
+        if let Some(left) = keeper.take_left() {
+            return KeptMemory::adopt(left, &owner, &layout).map(Some);
+        }
+        // A limit of file sizes counts for this memory too.
+        match KeptMemory::shared(&owner, &layout).and_then(|memory| keeper.hold(&memory).map(|()| memory)) {
+            Ok(memory) => Ok(Some(memory)),
+            Err(e) => {
+                keeper.cannot_hold(&e);
+                Ok(None)
+            }
+        }
     }
 }
 
@@ -63,11 +91,12 @@ impl GrowableSealedDisk {
             uuid: *with.keys.uuid,
             options: with.options,
             random: Arc::new(SystemRandom::new()?),
+            keeper: with.keeper.cloned(),
         };
         let engine = if with.rescue {
             // The engine fails if it cannot read the journal or the map, and verifies both.
             let left = Arc::new(DamagedMedium::new(Arc::clone(medium), params.geometry().end(), true));
-            let (master, uuid, options) = (&opener.master, &opener.uuid, opener.options());
+            let (master, uuid, options) = (&opener.master, &opener.uuid, opener.options(None));
             let engine = SealedDisk::open_to_rescue(left.clone(), params, master, uuid, options)?;
             // A cipher without authentication must not decrypt garbage.
             left.set_strict();
@@ -139,6 +168,8 @@ impl OpenFormat for GrowableSealedDisk {
         self.engine.read().flush()?;
         let mut engine = self.engine.write();
         engine.close()?;
+        // A successor finds either size of the disk, and no memory of the other.
+        self.opener.keeper.as_ref().map_or(Ok(()), |keeper| keeper.release())?;
         let grown = grow::grow(&**medium, &mut unlocked, &wanted, &former);
         let now = if grown.is_ok() { wanted } else { before };
         *engine = self.opener.open(medium, &now).map_err(|e| {

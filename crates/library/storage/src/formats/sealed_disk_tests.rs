@@ -45,8 +45,12 @@ impl CreatedImage {
         let keys = DiskKeys { keys: std::slice::from_ref(&self.master), uuid: &self.uuid.0 };
         let opening = OpenDiskOptions { budget: Budget::bytes(4 << 20), ..OpenDiskOptions::default() };
         let medium: Arc<dyn Medium> = medium.clone();
-        GrowableSealedDisk::open(&medium, params, &OpenContext { keys, options: opening, rescue: false })
-            .unwrap()
+        GrowableSealedDisk::open(
+            &medium,
+            params,
+            &OpenContext { keys, options: opening, rescue: false, keeper: None },
+        )
+        .unwrap()
     }
 
     /// Grows a disk during writes, with a power cut after `cut` operations. Returns whether it grew

@@ -4,4 +4,5 @@ pub(crate) mod claim;
 pub(crate) mod confidential_disk;
 pub(crate) mod disk;
 pub(crate) mod open_disk_options;
+pub(crate) mod reopenable_disk;
 pub(crate) mod unlocked_disk;

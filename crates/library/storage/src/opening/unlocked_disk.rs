@@ -9,6 +9,7 @@ use crate::opening::disk::{OpenDisk, mark_confidential};
 use crate::opening::open_disk_options::{OpenDiskOptions, write_through_refused};
 use lacuna_contracts::{Error, Kind, Result, Secret};
 use lacuna_header::{DiskId, FormatId, Location, Uuid};
+use lacuna_kept_memory::MemoryKeeper;
 use lacuna_levels::DiskKeys;
 use std::sync::Arc;
 
@@ -69,6 +70,16 @@ impl UnlockedDisk {
     /// Errors: [`Kind::Corrupt`], also for another disk than the expected one, before anything is
     /// written; and all errors of the medium.
     pub fn open(self, opening: OpenDiskOptions) -> Result<OpenDisk> {
+        self.open_kept(opening, None)
+    }
+
+    /// The same; `keeper` holds acknowledged writes beyond the death of this process, if the format
+    /// keeps any ([`FormatInfo::keeps_writes`](crate::FormatInfo::keeps_writes)).
+    pub fn open_kept(
+        self,
+        opening: OpenDiskOptions,
+        keeper: Option<&Arc<dyn MemoryKeeper>>,
+    ) -> Result<OpenDisk> {
         let UnlockedDisk { access: reach, parameters, claim, masters, id, uuid, on_device, rescue, location } =
             self;
         id.check(opening.expect).map_err(|e| e.context(&location))?;
@@ -91,7 +102,7 @@ impl UnlockedDisk {
             parameters.check_length(medium.len(), &location)?;
         }
         let keys = DiskKeys { keys: &masters, uuid: &uuid.0 };
-        let with = OpenContext { keys, options: OpenDiskOptions { read_only, ..opening }, rescue };
+        let with = OpenContext { keys, options: OpenDiskOptions { read_only, ..opening }, rescue, keeper };
         let info = parameters.format().info();
         let opened = parameters.open(&backing, &with);
         let format = opened.map_err(|e| mark_confidential(e, info.has_levels()).context(&location))?;

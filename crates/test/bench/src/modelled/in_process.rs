@@ -61,6 +61,7 @@ pub fn sealed(
         write_through: false,
         background: false,
         random: random(3),
+        kept: None,
     };
     Ok(Arc::new(SealedDisk::open(Arc::clone(medium), params, &master(0), &UUID, options)?))
 }
