@@ -64,6 +64,7 @@ pub(crate) enum Listener {
 }
 
 /// A socket file that this process has created; removed on drop unless it was replaced.
+#[derive(Clone)]
 pub(crate) struct OwnedPath {
     path: PathBuf,
     identity: (u64, u64),
@@ -80,6 +81,24 @@ impl Drop for OwnedPath {
 fn identity(path: &Path) -> Option<(u64, u64)> {
     let meta = std::fs::symlink_metadata(path).ok()?;
     Some((meta.dev(), meta.ino()))
+}
+
+/// Open listening sockets. Clients that connect wait until a server accepts them, or until the last
+/// copy of the sockets is closed.
+pub struct Listeners(pub(crate) Vec<Listener>);
+
+impl Listeners {
+    /// Begins to listen at all these places.
+    pub fn open(listen: &[Listen]) -> Result<Listeners> {
+        open(listen).map(Listeners)
+    }
+
+    /// The same sockets once more. The files of unix sockets are removed with the first copy that is
+    /// dropped: a server that ends removes them before others see the disk free.
+    pub fn try_clone(&self) -> Result<Listeners> {
+        let copies = self.0.iter().map(Listener::try_clone).collect::<io::Result<_>>();
+        copies.map(Listeners).map_err(|e| Error::io("cannot copy a listening socket", &e))
+    }
 }
 
 /// Opens the listeners at all these places, ready for clients.
@@ -244,6 +263,15 @@ impl AsFd for Listener {
 }
 
 impl Listener {
+    fn try_clone(&self) -> io::Result<Listener> {
+        Ok(match self {
+            Listener::Unix { listener, _file: file } => {
+                Listener::Unix { listener: listener.try_clone()?, _file: file.clone() }
+            }
+            Listener::Tcp(listener) => Listener::Tcp(listener.try_clone()?),
+        })
+    }
+
     /// Makes [`Listener::accept`] return at once when the client has already left.
     pub(crate) fn set_nonblocking(&self) -> io::Result<()> {
         match self {

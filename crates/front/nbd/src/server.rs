@@ -2,7 +2,7 @@
 
 use crate::clients::{ClientGuard, Clients};
 use crate::exports::Exports;
-use crate::listen::{self, Listen, Listener};
+use crate::listen::{Listen, Listener, Listeners};
 use crate::memory::ServerMemory;
 use crate::negotiate::{ExportSession, HandshakeOutcome, TlsState, handshake};
 use crate::reporter::Reporter;
@@ -127,6 +127,16 @@ impl NbdServer {
     /// Loads the certificates and begins to listen; clients that connect wait until
     /// [`NbdServer::run`].
     pub fn bind(listen: &[Listen], exports: Exports, settings: ServerSettings) -> Result<Self> {
+        Self::listening(|| Listeners::open(listen), exports, settings)
+    }
+
+    /// As [`NbdServer::bind`], on sockets that `listen` returns. It is called when the certificates
+    /// were loaded.
+    pub fn listening(
+        listen: impl FnOnce() -> Result<Listeners>,
+        exports: Exports,
+        settings: ServerSettings,
+    ) -> Result<Self> {
         let tls = match (settings.tls, &settings.certificates) {
             (TlsMode::Off, _) => None,
             (_, Some(directory)) => Some(tls::load(directory)?),
@@ -136,7 +146,7 @@ impl NbdServer {
                     .hint("name the directory of server-cert.pem and server-key.pem"));
             }
         };
-        let listeners = listen::open(listen)?;
+        let Listeners(listeners) = listen()?;
         for listener in &listeners {
             listener.set_nonblocking().map_err(|e| Error::io("cannot set up the listening socket", &e))?;
         }

@@ -112,7 +112,8 @@ impl ReadyPipe {
     }
 }
 
-fn detach() -> Result<()> {
+/// Detaches from the terminal, the working directory and inherited descriptors.
+pub fn detach() -> Result<()> {
     let failed = |e| Error::io("cannot detach from the terminal", &e);
     rustix::process::setsid().map_err(|e| failed(e.into()))?;
     std::env::set_current_dir("/").map_err(failed)?;

@@ -2,6 +2,7 @@
 //! request, and reads the outcome.
 
 pub(crate) mod disk_query;
+pub(crate) mod keeper_process;
 pub(crate) mod peer;
 pub(crate) mod purge;
 

@@ -60,6 +60,9 @@ pub struct Record {
     pub since: u64,
     /// The server's process number.
     pub pid: u32,
+    /// The process number of its keeper, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keeper: Option<u32>,
     /// Whether errors about it are private: logs must not tell the number or the names of its
     /// mounts.
     pub private: bool,
@@ -129,6 +132,7 @@ impl Record {
             read_only,
             since: seconds_now(),
             pid: std::process::id(),
+            keeper: None,
             private: identity.private,
             made_mountpoint: None,
         }

@@ -237,6 +237,9 @@ impl ServerStatus {
                 }
             }
         }
+        if let Some(keeper) = record.keeper {
+            out["keeper"] = json!(keeper);
+        }
         let in_pool = record.in_pool.as_ref();
         if let Some(namespace) = in_pool.and_then(|in_pool| in_pool.namespace.as_ref()) {
             out["namespace"] = json!(namespace);

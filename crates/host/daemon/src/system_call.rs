@@ -2,7 +2,7 @@
 
 use lacuna_mount::proc::{descriptors, threads};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
 
 /// From `linux/prctl.h`.
@@ -23,6 +23,85 @@ pub(crate) fn fork() -> io::Result<Option<u32>> {
         0 => Ok(None),
         pid if pid > 0 => Ok(Some(pid.unsigned_abs())),
         _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Signals that the keeper takes from a descriptor, while it does not act on them otherwise.
+pub(crate) struct KeptSignals {
+    descriptor: OwnedFd,
+    /// The signals that were blocked before.
+    before: libc::sigset_t,
+}
+
+/// A signal that came.
+pub(crate) struct KeptSignal {
+    pub(crate) number: i32,
+    /// Whether the kernel sent it to all processes of the terminal.
+    pub(crate) from_terminal: bool,
+}
+
+impl KeptSignals {
+    /// Blocks the ends of children, and INT, TERM and HUP. A process that ignores HUP goes on doing
+    /// so.
+    pub(crate) fn block() -> io::Result<KeptSignals> {
+        // SAFETY: installs no handler. If the parent of this process ignored the ends of children,
+        // the system would not report them.
+        unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+        let mut set = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
+        let mut before = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
+        // SAFETY: the calls fill the two sets, which live on this stack.
+        let set = unsafe {
+            libc::sigemptyset(set.as_mut_ptr());
+            for signal in [libc::SIGCHLD, libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+                libc::sigaddset(set.as_mut_ptr(), signal);
+            }
+            set.assume_init()
+        };
+        // SAFETY: both sets are valid for the length of the call.
+        let before = unsafe {
+            if libc::sigprocmask(libc::SIG_BLOCK, &raw const set, before.as_mut_ptr()) < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            before.assume_init()
+        };
+        // SAFETY: the set is valid for the length of the call, which returns a new descriptor.
+        let descriptor =
+            unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
+        if descriptor < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor is new, and nothing else owns it.
+        let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
+        Ok(KeptSignals { descriptor, before })
+    }
+
+    /// Lets signals act again, in a child of the keeper.
+    pub(crate) fn unblock(&self) {
+        // SAFETY: the set is valid for the length of the call.
+        unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const self.before, std::ptr::null_mut()) };
+    }
+
+    /// The next signal that came. `None` if there is none.
+    pub(crate) fn next(&self) -> io::Result<Option<KeptSignal>> {
+        let mut about = std::mem::MaybeUninit::<libc::signalfd_siginfo>::zeroed();
+        let size = size_of::<libc::signalfd_siginfo>();
+        // SAFETY: the kernel writes at most `size` bytes to the structure, for which every value is
+        // valid.
+        let read = unsafe { libc::read(self.descriptor.as_raw_fd(), about.as_mut_ptr().cast(), size) };
+        if read < 0 {
+            let e = io::Error::last_os_error();
+            return if e.kind() == io::ErrorKind::WouldBlock { Ok(None) } else { Err(e) };
+        }
+        // SAFETY: zeroed, and filled by the call.
+        let about = unsafe { about.assume_init() };
+        let from_terminal = about.ssi_code == libc::SI_KERNEL;
+        Ok(Some(KeptSignal { number: about.ssi_signo.cast_signed(), from_terminal }))
+    }
+}
+
+impl AsFd for KeptSignals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
     }
 }
 
@@ -91,6 +170,16 @@ pub(crate) fn close_inherited_descriptors() {
 pub fn ignore_file_size_signal() {
     // SAFETY: ignoring a signal installs no handler, and touches no memory of the process.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
+/// Makes variables that a service manager set for this process's parent count for this process.
+/// Call it after a fork, before any thread is started.
+pub(crate) fn inherit_watchdog() {
+    if std::env::var_os("WATCHDOG_PID").is_none() || !threads().is_ok_and(|threads| threads == 1) {
+        return;
+    }
+    // SAFETY: the process has a single thread, so no other thread reads the environment.
+    unsafe { std::env::set_var("WATCHDOG_PID", std::process::id().to_string()) };
 }
 
 /// For root, sets `PATH` so that programs are found in the system's own directories first

@@ -7,13 +7,19 @@ use crate::serving::scale::Scale;
 use lacuna_contracts::{Error, Result};
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use tempfile::TempDir;
+
+const NO_KEEPER: &str = "--no-keeper";
 
 /// The environment of every measurement.
 pub struct Workspace {
     dir: TempDir,
     /// The `lacuna` command.
     pub(crate) lacuna: PathBuf,
+    /// The options that make `lacuna serve` one process, which the clocks of processes measure
+    /// whole. A version without keepers has no such option.
+    pub(crate) alone: Option<&'static str>,
     /// The sizes and durations of the run.
     pub scale: Scale,
     /// The flag that ends the run.
@@ -25,7 +31,9 @@ impl Workspace {
     pub(crate) fn new(parent: &Path, lacuna: PathBuf, scale: Scale, interrupt: Interrupt) -> Result<Self> {
         let failed = |e| Error::io(format!("cannot use {} for the disks", parent.display()), &e);
         let dir = tempfile::Builder::new().prefix("lacuna-bench-").tempdir_in(parent).map_err(failed)?;
-        let work = Workspace { dir, lacuna, scale, interrupt };
+        let help = program::output(Command::new(&lacuna).args(["serve", "--help"]))?;
+        let alone = help.contains(NO_KEEPER).then_some(NO_KEEPER);
+        let work = Workspace { dir, lacuna, alone, scale, interrupt };
         std::fs::write(work.key_file(), "a passphrase for measurements").map_err(failed)?;
         Ok(work)
     }

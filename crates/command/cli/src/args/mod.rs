@@ -206,6 +206,7 @@ impl CreateArgs {
 
 /// `serve`.
 #[derive(Args)]
+#[allow(clippy::struct_excessive_bools)] // each is an option of its own
 pub(crate) struct ServeArgs {
     /// The disk
     #[arg(value_parser = location())]
@@ -234,6 +235,10 @@ pub(crate) struct ServeArgs {
     /// Go to the background once clients can connect
     #[arg(long)]
     pub fork: bool,
+    /// Do not keep a second process that starts the server again if it dies, with all writes that
+    /// it acknowledged
+    #[arg(long, hide_short_help = true)]
+    pub no_keeper: bool,
     /// Write the process ID to this file, which must not exist or must contain only a number
     #[arg(long, value_name = "F")]
     pub pid_file: Option<PathBuf>,

@@ -77,7 +77,16 @@ impl IsolatedScene {
         assert_eq!(apart.list(), "nothing is open\n");
         apart.keyed(&["open", "disk.img", "mnt", "--mkfs", "ext4"]);
         apart.keyed(&["open", "v", "files"]);
-        apart.keyed(&["serve", "other.img", "--socket", "nbd.sock", "--fork", "--pid-file", "pid"]);
+        apart.keyed(&[
+            "serve",
+            "other.img",
+            "--socket",
+            "nbd.sock",
+            "--fork",
+            "--pid-file",
+            "pid",
+            "--no-keeper",
+        ]);
         Some(apart)
     }
 }

@@ -139,6 +139,16 @@ impl Scene {
 
     /// The same, with its messages to users in `said`.
     pub(crate) fn serve_command_logging_to(&self, command: &mut Command, said: Stdio) -> Serving {
+        // The process that is started is the server, so that signals reach it alone.
+        self.serve_process(command.arg("--no-keeper"), said)
+    }
+
+    /// Starts `command`, which serves on `nbd.sock`. The result holds the keeper.
+    pub(crate) fn serve_kept(&self, command: &mut Command) -> Serving {
+        self.serve_process(command, Stdio::inherit())
+    }
+
+    fn serve_process(&self, command: &mut Command, said: Stdio) -> Serving {
         command.current_dir(self.dir.path()).env("XDG_RUNTIME_DIR", self.dir.path());
         let mut child = command.stdout(Stdio::piped()).stderr(said).spawn().unwrap();
         let mut uri = String::new();

@@ -23,6 +23,7 @@ mod host_faults;
 mod in_use;
 mod install;
 mod invalid_input;
+mod keeper;
 mod keys;
 mod levels;
 mod levels_kills;

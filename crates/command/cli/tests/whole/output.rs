@@ -47,7 +47,8 @@ fn a_background_server_is_shown_by_status() {
 
     let status = scene.lacuna(&["status", "disk.img", "--json"]).code(0).json();
     let server = &status["servers"][0];
-    assert_eq!(server["pid"].to_string(), pid);
+    // A service manager watches the keeper.
+    assert_eq!(server["keeper"].to_string(), pid);
     assert_eq!(server["front"], "nbd");
     assert_eq!(server["uri"], started.stdout.trim());
     let items = server["items"].as_array().unwrap();

@@ -53,13 +53,27 @@ pub(crate) struct WriteVerifier {
     sent: Vec<u64>,
     flushed: Vec<u64>,
     version: u64,
+    keeps_acknowledged: bool,
 }
 
 impl WriteVerifier {
     /// Makes the record for unwritten blocks of an export.
     pub(crate) fn new(export: &'static str, blocks: Range<u64>, longest: u64) -> WriteVerifier {
         let none = vec![0; (blocks.end - blocks.start) as usize];
-        WriteVerifier { export, first: blocks.start, longest, sent: none.clone(), flushed: none, version: 0 }
+        WriteVerifier {
+            export,
+            first: blocks.start,
+            longest,
+            sent: none.clone(),
+            flushed: none,
+            version: 0,
+            keeps_acknowledged: false,
+        }
+    }
+
+    /// Expects acknowledged writes to survive the death of the server, flushed or not.
+    pub(crate) fn keep_acknowledged(&mut self) {
+        self.keeps_acknowledged = true;
     }
 
     fn blocks(&self) -> u64 {
@@ -81,6 +95,9 @@ impl WriteVerifier {
             }
             if client.write_at((self.first + at) * BLOCK as u64, &data).is_err() {
                 return;
+            }
+            if self.keeps_acknowledged {
+                self.flushed[at as usize..(at + count) as usize].fill(self.version);
             }
             if dice.below(12) == 0 {
                 // A flush covers all earlier acknowledged writes, and all of them are from this

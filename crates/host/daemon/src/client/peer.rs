@@ -1,6 +1,7 @@
 //! A peer: an instance as another process sees it. That process asks for its status, gives it work,
 //! and closes it. It is an instance of the same user, or root sees that of another user.
 
+use crate::client::keeper_process::KeeperProcess;
 use crate::client::{CallOutcome, JobClient, call, call_over, connect_with_timeout, silence};
 use crate::dead_server;
 use crate::protocol::{AfterFailure, ControlOp, Job};
@@ -247,8 +248,13 @@ fn close_within(
     }
     // The record serves only the advice in errors.
     let record = || paths.record().ok().flatten();
-    let gone =
-        || wait_for_exit(&lock, limit).map_err(|e| with_resume_hint(record().as_ref(), e.context(&what)));
+    // It has the socket and the claim for a moment after its server has ended.
+    let keeper = record().and_then(|of| of.keeper).and_then(KeeperProcess::of);
+    let gone = || {
+        wait_for_exit(&lock, limit).map_err(|e| with_resume_hint(record().as_ref(), e.context(&what)))?;
+        keeper.iter().for_each(KeeperProcess::wait);
+        Ok(())
+    };
     let closed = match call(&paths.control(), op) {
         Ok(CallOutcome::Done(_)) => gone().map(|()| CloseOutcome::Cleanly),
         Ok(CallOutcome::Refused(e, AfterFailure::Stays)) => Err(e),

@@ -225,7 +225,7 @@ impl Subject {
             Subject::Lacuna { .. } | Subject::Levels(_) | Subject::Oblivious(_) => {
                 command.args(["--quiet", "serve"]).arg(&disk).arg("--socket").arg(socket);
                 let key = if self.has_hidden_level() { work.path(DEEP_KEY) } else { work.key_file() };
-                command.arg("--key-file").arg(key);
+                command.arg("--key-file").arg(key).args(work.alone);
             }
             Subject::NbdkitFile => {
                 command.args(["-f", "-U"]).arg(socket).arg("file").arg(&disk);

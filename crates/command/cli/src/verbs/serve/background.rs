@@ -5,27 +5,66 @@ use crate::terminal::console::{self, Console};
 use crate::terminal::option_names;
 use crate::terminal::progress::{self, Poller, ProgressStep};
 use crate::verbs::serve::notify;
-use lacuna_daemon::{ForkResult, ReadyPipe, daemonize};
+use lacuna_daemon::{ForkResult, KeeperActions, KeeperLink, ReadyPipe, daemonize, detach};
 use lacuna_mount::{ServerLog, proc};
 use lacuna_storage::{Error, Kind, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use std::cell::RefCell;
 use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Reports that the server accepts clients.
-pub(crate) struct ReadyNotifier(Option<ReadyPipe>);
+pub(crate) struct ReadyNotifier {
+    /// The pipe to the foreground process that waits.
+    pipe: Option<ReadyPipe>,
+    /// The keeper, which reports it.
+    keeper: Option<Arc<KeeperLink>>,
+    background: bool,
+}
 
 impl ReadyNotifier {
     /// Lets the waiting foreground process end, if there is one; otherwise notifies the service
     /// manager.
     pub(crate) fn notify(&mut self) -> Result<()> {
-        if let Some(pipe) = self.0.take() {
+        if let Some(keeper) = &self.keeper {
+            self.pipe = None;
+            if self.background {
+                detach()?;
+            }
+            return keeper.ready();
+        }
+        if let Some(pipe) = self.pipe.take() {
             return pipe.report_ready();
         }
         notify::ready();
         Ok(())
+    }
+
+    /// Lets signals act, which a keeper holds back until the server handles them.
+    pub(crate) fn let_signals_act(&self) {
+        self.keeper.iter().for_each(|keeper| keeper.let_signals_act());
+    }
+
+    /// The process number of the keeper of this server.
+    pub(crate) fn keeper(&self) -> Option<u32> {
+        self.keeper.as_ref().map(|_| std::os::unix::process::parent_id())
+    }
+
+    /// The process that a service manager watches: the keeper, or this one.
+    pub(crate) fn main_process(&self) -> u32 {
+        self.keeper().unwrap_or_else(std::process::id)
+    }
+
+    /// Reports that the server in the background failed: to the waiting process, or to the system
+    /// log.
+    fn report_failure(&mut self, e: &Error, secret: bool) {
+        // The waiting process may be gone, for example because the user interrupted it.
+        let heard = self.pipe.take().is_some_and(|pipe| pipe.report_failure(e));
+        if !heard && !secret {
+            to_system_log(e);
+        }
     }
 
     /// Runs `work`, and every second shows the stage that `look` returns to the waiting user.
@@ -35,7 +74,7 @@ impl ReadyNotifier {
         mut look: impl FnMut() -> ProgressStep + Send + 'static,
         work: impl FnOnce() -> R,
     ) -> R {
-        match self.0.as_ref().map(ReadyPipe::progress) {
+        match self.pipe.as_ref().map(ReadyPipe::progress) {
             None => progress::show(console, "", |working| {
                 let working = working.clone();
                 let _looking = Poller::start(move || working.set_step(look()));
@@ -70,7 +109,7 @@ pub(crate) fn run(
     serve: impl FnOnce(&mut ReadyNotifier) -> Result<()>,
 ) -> Result<()> {
     if !background {
-        return serve(&mut ReadyNotifier(None));
+        return serve(&mut ReadyNotifier { pipe: None, keeper: None, background });
     }
     wait_for_single_thread();
     match daemonize(option_names::name)? {
@@ -81,24 +120,51 @@ pub(crate) fn run(
             started.wait(tell).map(drop)
         }),
         ForkResult::Child(pipe) => {
-            let mut ready = ReadyNotifier(Some(pipe));
+            let mut ready = ReadyNotifier { pipe: Some(pipe), keeper: None, background };
             let result = serve(&mut ready);
             let code = match &result {
                 Ok(()) => 0,
                 Err(e) => console::exit_code(e),
             };
-            let pipe = ready.0.take();
             if let Err(e) = &result {
-                // The waiting process may be gone, for example because the user interrupted it.
-                let heard = pipe.is_some_and(|pipe| pipe.report_failure(e));
-                if !heard && !secret {
-                    to_system_log(e);
-                }
+                ready.report_failure(e, secret);
             }
             // The parent prints the error; the child must not.
             console::exit(code)
         }
     }
+}
+
+/// Runs `serve` in a process of its own, and again whenever that process dies. This process becomes
+/// the keeper. Returns the exit code of the last server, which has reported its error. Call it in
+/// the function that [`run`] calls, for a disk without levels.
+pub(crate) fn run_kept(
+    ready: &mut ReadyNotifier,
+    mut serve: impl FnMut(&mut ReadyNotifier, &Arc<KeeperLink>) -> Result<()>,
+) -> Result<u8> {
+    wait_for_single_thread();
+    let background = ready.background;
+    // The keeper and the first server each have a copy of it.
+    let ready = RefCell::new(ready);
+    let actions = KeeperActions {
+        ready: &|| ready.borrow_mut().notify(),
+        notify: &notify::relay,
+        report: &|e| if background { to_system_log(e) } else { console::error(e) },
+    };
+    let code = lacuna_daemon::keep(&actions, |link| {
+        let link = Arc::new(link);
+        notify::use_keeper(&link);
+        let pipe = ready.borrow_mut().pipe.take();
+        let mut own = ReadyNotifier { pipe, keeper: Some(Arc::clone(&link)), background };
+        let Err(e) = serve(&mut own, &link) else { return 0 };
+        if background {
+            own.report_failure(&e, false);
+        } else {
+            console::error(&e);
+        }
+        i32::from(console::exit_code(&e))
+    })?;
+    Ok(u8::try_from(code).unwrap_or(u8::MAX))
 }
 
 /// Waits for the threads that stretched the passphrase: they end a moment after their work is done.

@@ -5,6 +5,7 @@ pub(crate) mod clients;
 pub(crate) mod closing;
 pub(crate) mod disk_jobs;
 pub(crate) mod header_wire;
+mod kept;
 mod network;
 pub(crate) mod notify;
 mod pid_file;
@@ -25,7 +26,7 @@ use crate::verbs::serve::registration::{NbdState, RegisteredServer};
 use crate::verbs::status;
 use crate::verbs::unlock::{self, DiskArgs, UnlockArgs};
 use lacuna_daemon::{Identity, Instance, Jobs, TrackedFile, log_failure};
-use lacuna_nbd::{Exports, Listen, NbdServer, ServerSettings, StopHandle, TlsMode};
+use lacuna_nbd::{Exports, Listen, Listeners, NbdServer, ServerSettings, StopHandle, TlsMode};
 use lacuna_storage::{ByteDisk, Disk, Error, Kind, OpenDisk, ResolvedLocation, Result};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -64,6 +65,14 @@ pub(crate) fn run(mut args: ServeArgs, console: Console) -> Result<()> {
     let format = key.format();
     let opening = args.opening.options(args.read_only, budget);
     let what = format!("opening {}", args.location);
+    if let Some(file) = file.as_ref().filter(|_| !args.no_keeper && !args.read_only && key.keeps_writes()) {
+        let file = file.try_clone().map_err(|e| Error::io("cannot copy the descriptor of the disk", &e))?;
+        let disk = key.into_reopenable(file);
+        let consoles = (console, progress_console(&args, console));
+        return kept::serve(&args, &listen, &disk, verifies, consoles, |listeners, served, ready| {
+            serve(&args, || Ok(listeners), served, console, ready)
+        });
+    }
     background::run(args.fork, key.has_levels(), console, &what, |ready| {
         let drawn = progress_console(&args, console);
         // An error here leaves no disk open.
@@ -76,7 +85,8 @@ pub(crate) fn run(mut args: ServeArgs, console: Console) -> Result<()> {
             console.note(note);
         }
         let identity = status::identity(&args.location, format.to_string(), &cluster, &disk, file);
-        serve(&args, &listen, ServedDisk::new(disk, verifies, identity), console, ready)
+        let listen = || Listeners::open(&listen);
+        serve(&args, listen, ServedDisk::new(disk, verifies, identity), console, ready)
     })
 }
 
@@ -118,7 +128,7 @@ fn progress_console(args: &ServeArgs, console: Console) -> Console {
 
 fn serve(
     args: &ServeArgs,
-    listen: &[Listen],
+    listen: impl FnOnce() -> Result<Listeners>,
     ServedDisk { disk, jobs, identity }: ServedDisk,
     console: Console,
     ready: &mut ReadyNotifier,
@@ -131,6 +141,7 @@ fn serve(
         signalled.fetch_add(1, Ordering::Relaxed);
         stopping.stop();
     })?;
+    ready.let_signals_act();
     let lookout = disk.can_be_taken_over().then(|| OwnershipMonitor::start(&disk, &stop)).transpose()?;
     let ending = stop.clone();
     let kept =
@@ -245,7 +256,7 @@ struct ServerParts<'s> {
 
 fn serve_disk(
     args: &ServeArgs,
-    listen: &[Listen],
+    listen: impl FnOnce() -> Result<Listeners>,
     ServerParts { disk, jobs, identity, stop, before_drain }: ServerParts<'_>,
     console: Console,
     ready: &mut ReadyNotifier,
@@ -294,16 +305,26 @@ fn serve_disk(
     };
     server_settings.certificates.clone_from(&args.tls_dir);
     let levels: Vec<ByteDisk> = disk.levels().into_iter().map(ByteDisk::new).collect();
-    let server = NbdServer::bind(listen, Exports::levels(levels.iter().cloned()), server_settings)?;
+    let server = NbdServer::listening(listen, Exports::levels(levels.iter().cloned()), server_settings)?;
     let uris = server.uris();
-    let state = NbdState { stop: stop.clone(), last_error, level_0: levels[0].clone(), clients };
+    let state = NbdState {
+        stop: stop.clone(),
+        last_error,
+        level_0: levels[0].clone(),
+        clients,
+        keeper: ready.keeper(),
+    };
     let served = RegisteredServer::start(identity, uris.clone(), &levels, state, jobs);
     let unseen = |e: &Error| {
         console.note(&format!("`lacuna status` will not see this server: {}", option_names::render(e)));
     };
     signs.served = served.inspect_err(unseen).ok();
-    signs.pid_file = args.pid_file.as_deref().map(PidFile::write).transpose()?;
+    signs.pid_file = write_pid_file(args, ready)?;
     uris.iter().try_for_each(|uri| console::line(uri))?;
     ready.notify()?;
     server.run(stop)
+}
+
+fn write_pid_file(args: &ServeArgs, ready: &ReadyNotifier) -> Result<Option<PidFile>> {
+    args.pid_file.as_deref().map(|path| PidFile::write(path, ready.main_process())).transpose()
 }

@@ -8,9 +8,10 @@
 //! - Deniability contract: for a disk with levels the status does not depend on pending data.
 
 use crate::terminal::progress::Poller;
-use lacuna_daemon::bytes_sent_to_devices;
+use lacuna_daemon::{KeeperLink, bytes_sent_to_devices};
 use sd_notify::NotifyState;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// The extension per request. It is requested every second, so that it does not run out while there
@@ -21,6 +22,20 @@ const WRITES_WITHIN: Duration = Duration::from_secs(1800);
 
 /// Whether the process was told to end.
 static STOPPING: AtomicBool = AtomicBool::new(false);
+
+/// The keeper of this server. The service manager takes messages from its main process only, which
+/// is the keeper.
+static KEEPER: OnceLock<Arc<KeeperLink>> = OnceLock::new();
+
+/// Sends all later messages of this process through its keeper.
+pub(crate) fn use_keeper(keeper: &Arc<KeeperLink>) {
+    KEEPER.get_or_init(|| Arc::clone(keeper));
+}
+
+/// Sends a state that a server gave to this process, its keeper.
+pub(crate) fn relay(state: &str) {
+    send(&[NotifyState::Custom(state)]);
+}
 
 /// Reports that clients can connect.
 pub(crate) fn ready() {
@@ -94,8 +109,14 @@ impl ShutdownProgress {
 }
 
 fn send(states: &[NotifyState<'_>]) {
-    // A service manager that is gone needs no messages.
-    let _ = sd_notify::notify(states);
+    let Some(keeper) = KEEPER.get() else {
+        // A service manager that is gone needs no messages.
+        let _ = sd_notify::notify(states);
+        return;
+    };
+    let lines: Vec<String> = states.iter().map(ToString::to_string).collect();
+    // The next message comes a second later.
+    let _ = keeper.notify(lines.join("\n").trim_end());
 }
 
 #[cfg(test)]

@@ -9,18 +9,22 @@ use std::path::{Path, PathBuf};
 /// Maximum length of a file that may be a PID file.
 const LIMIT: u64 = 32;
 
-/// A file with the ID of this process, removed on drop if it still has this content.
-pub(crate) struct PidFile(PathBuf);
+/// A file with the ID of the process that a service manager watches, removed on drop if it still
+/// has this content.
+pub(crate) struct PidFile {
+    path: PathBuf,
+    process: u32,
+}
 
 impl PidFile {
     /// Writes the file, and replaces one that another process left.
-    pub(crate) fn write(path: &Path) -> Result<Self> {
+    pub(crate) fn write(path: &Path, process: u32) -> Result<Self> {
         check(path)?;
         let failed = |e: &io::Error| Error::io(what(path), e);
         let new = beside(path)?;
         // Written under another name first, so that a reader never finds the file empty.
         let written = File::create_new(&new)
-            .and_then(|mut file| writeln!(file, "{}", std::process::id()))
+            .and_then(|mut file| writeln!(file, "{process}"))
             .and_then(|()| fs::rename(&new, path));
         if let Err(e) = &written {
             if e.kind() != ErrorKind::AlreadyExists {
@@ -28,14 +32,14 @@ impl PidFile {
             }
             return Err(failed(e));
         }
-        Ok(PidFile(path.to_owned()))
+        Ok(PidFile { path: path.to_owned(), process })
     }
 }
 
 impl Drop for PidFile {
     fn drop(&mut self) {
-        if number_in(&self.0).is_ok_and(|number| number == Some(std::process::id())) {
-            let _ = fs::remove_file(&self.0);
+        if number_in(&self.path).is_ok_and(|number| number == Some(self.process)) {
+            let _ = fs::remove_file(&self.path);
         }
     }
 }
@@ -86,10 +90,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("pid");
         let own = std::process::id().to_string();
-        drop(PidFile::write(&path).unwrap());
+        drop(PidFile::write(&path, std::process::id()).unwrap());
         assert!(!path.exists());
         fs::write(&path, "4711\n").unwrap();
-        let file = PidFile::write(&path).unwrap();
+        let file = PidFile::write(&path, std::process::id()).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap().trim(), own);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
         fs::write(&path, "4711\n").unwrap();
@@ -98,7 +102,11 @@ mod tests {
 
         for precious in ["", "data", "12 and more", &"1".repeat(100)] {
             fs::write(&path, precious).unwrap();
-            assert_eq!(PidFile::write(&path).err().unwrap().kind(), Kind::Usage, "{precious:?}");
+            assert_eq!(
+                PidFile::write(&path, std::process::id()).err().unwrap().kind(),
+                Kind::Usage,
+                "{precious:?}"
+            );
             assert_eq!(fs::read_to_string(&path).unwrap(), precious);
         }
         let link = dir.path().join("link");

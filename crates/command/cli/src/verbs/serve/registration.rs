@@ -20,6 +20,8 @@ pub(crate) struct NbdState {
     /// The level with the reported length: a client may resize it while the server runs.
     pub level_0: ByteDisk,
     pub clients: Arc<ServedClients>,
+    /// The process number of the keeper, if the server has one.
+    pub keeper: Option<u32>,
 }
 
 impl ServerState for NbdState {
@@ -65,6 +67,7 @@ impl RegisteredServer {
     ) -> Result<RegisteredServer> {
         let instance = Instance::of_server(&default_run_base()?, &identity.location)?;
         let record = Record::new(&identity, FrontEnd::Nbd { uris }, levels[0].is_read_only());
+        let record = Record { keeper: state.keeper, ..record };
         let (waiting, stop) = (Arc::<Mutex<Vec<ClosingClient>>>::default(), state.stop.clone());
         let (closing, clients) = (Arc::clone(&waiting), Arc::clone(&state.clients));
         let location = identity.location.clone();

@@ -178,6 +178,7 @@ pub(crate) fn user(server: &Value) -> Option<String> {
 /// The facts after the name.
 fn facts(server: &Value) -> Vec<String> {
     let mut facts = vec![format!("process {}", server["pid"])];
+    facts.extend(server["keeper"].as_u64().map(|keeper| format!("keeper {keeper}")));
     facts.extend(user(server));
     facts.extend(server["namespace"].as_str().map(|namespace| format!("namespace {namespace}")));
     facts.extend(server["format"].as_str().map(str::to_owned));

@@ -1,0 +1,131 @@
+//! Servers that die and are started again by their keeper, with all acknowledged writes.
+
+use crate::harness::{Scene, Serving, Signal, send, wait_until};
+use crate::nbd_client::Client;
+use crate::write_verifier::{WriteVerifier, Xorshift};
+use lacuna_testkit::env_number;
+use std::fs;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const BLOCKS: u64 = 6000;
+
+/// Starts a server with a keeper, whose process the result holds.
+fn serve_kept(scene: &Scene, options: &[&str]) -> Serving {
+    let args = ["serve", "disk.img", "--socket", "nbd.sock", "--key-file", "key"];
+    scene.serve_kept(&mut scene.command(&[&args[..], options].concat()))
+}
+
+/// The process of the server that a keeper has started.
+fn server_of(keeper: u32) -> Option<u32> {
+    let children = fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children")).ok()?;
+    children.split_whitespace().next()?.parse().ok()
+}
+
+/// Kills servers while clients write. Each client reconnects at once: its connection waits until
+/// the next server accepts it.
+fn kill_servers(cipher: &str, options: &[&str]) {
+    let kills = env_number("LACUNA_KILLS", 17);
+    let seed = env_number("LACUNA_SEED", 1);
+    let scene = Scene::with_disk(&["--size", "96M", "--cipher", cipher]);
+    let serving = serve_kept(&scene, options);
+    let (keeper, socket) = (serving.process(), serving.socket.clone());
+    let mut writers: Vec<WriteVerifier> = [0..BLOCKS, BLOCKS..2 * BLOCKS, 2 * BLOCKS..3 * BLOCKS]
+        .map(|all| WriteVerifier::new("", all, 600))
+        .into();
+    writers.iter_mut().for_each(WriteVerifier::keep_acknowledged);
+    for kill in 0..kills {
+        let mut dice = Xorshift(seed * 1000 + kill + 1);
+        let server = server_of(keeper).expect("a server");
+        let (acknowledged, enough) = (AtomicU64::new(0), 20 + dice.below(400));
+        std::thread::scope(|scope| {
+            for (writer, at) in writers.iter_mut().zip(1..) {
+                let (socket, acknowledged) = (&socket, &acknowledged);
+                let mut dice = Xorshift(seed * 1000 + kill * 10 + at);
+                scope.spawn(move || writer.write_until_death(socket, &mut dice, acknowledged));
+            }
+            while acknowledged.load(Ordering::Relaxed) < enough {
+                std::thread::yield_now();
+            }
+            send(Signal::KILL, server);
+        });
+        let mut client = Client::connect(&socket).unwrap();
+        for writer in &mut writers {
+            writer.verify(&mut client, &format!("{cipher}, seed {seed}, kill {kill}"));
+        }
+        assert!(server_of(keeper).is_some_and(|now| now != server));
+    }
+    assert_eq!(serving.stop(), 0);
+    // Closing made everything durable: the memory is gone, and the blocks are the same.
+    let serving = scene.serve(&[]);
+    let mut client = Client::connect(&serving.socket).unwrap();
+    for writer in &mut writers {
+        writer.verify(&mut client, &format!("{cipher}, seed {seed}, closed"));
+    }
+    drop(client);
+    assert_eq!(serving.stop(), 0);
+    scene.lacuna(&["check", "disk.img", "--key-file", "key"]).code(0);
+}
+
+#[test]
+fn killed_servers_keep_acknowledged_writes_with_xts_random() {
+    kill_servers("xts-random", &[]);
+}
+
+#[test]
+fn killed_servers_keep_acknowledged_writes_with_gcm() {
+    kill_servers("gcm", &["--cache", "2M"]);
+}
+
+#[test]
+fn killed_servers_keep_acknowledged_writes_with_xts() {
+    kill_servers("xts", &["--cache", "8M"]);
+}
+
+#[test]
+fn a_server_in_the_background_is_started_again_and_closed() {
+    let scene = Scene::with_disk(&["--size", "64M"]);
+    let args =
+        ["serve", "disk.img", "--socket", "nbd.sock", "--key-file", "key", "--fork", "--pid-file", "pid"];
+    scene.lacuna(&args).code(0);
+    let keeper: u32 = fs::read_to_string(scene.path("pid")).unwrap().trim().parse().unwrap();
+    let socket = scene.path("nbd.sock");
+    let mut client = Client::connect(&socket).unwrap();
+    client.write_at(8192, &[7; 4096]).unwrap();
+    send(Signal::KILL, server_of(keeper).unwrap());
+    let mut client = Client::connect(&socket).unwrap();
+    assert_eq!(client.read_at(8192, 4096).unwrap(), [7; 4096]);
+    drop(client);
+    scene.lacuna(&["status", "disk.img"]).code(0);
+    scene.lacuna(&["close", "disk.img"]).code(0);
+    wait_until("the end of the keeper", || !fs::exists(format!("/proc/{keeper}")).unwrap());
+    assert!(!fs::exists(&socket).unwrap() && !fs::exists(scene.path("pid")).unwrap());
+}
+
+#[test]
+fn a_server_goes_on_without_its_keeper() {
+    let scene = Scene::with_disk(&["--size", "64M"]);
+    let mut serving = serve_kept(&scene, &[]);
+    let (server, socket) = (server_of(serving.process()).unwrap(), serving.socket.clone());
+    let mut client = Client::connect(&socket).unwrap();
+    client.write_at(0, &[1; 4096]).unwrap();
+    serving.kill();
+    client.write_at(4096, &[2; 4096]).unwrap();
+    client.flush().unwrap();
+    drop(client);
+    // The server is the only holder of the disk now.
+    scene.lacuna(&["close", "disk.img"]).code(0);
+    wait_until("the end of the server", || !fs::exists(format!("/proc/{server}")).unwrap());
+    let serving = scene.serve(&[]);
+    let mut client = Client::connect(&serving.socket).unwrap();
+    assert_eq!(client.read_at(0, 8192).unwrap(), [[1; 4096], [2; 4096]].concat());
+}
+
+#[test]
+fn a_disk_that_is_damaged_while_its_server_is_dead_ends_the_keeper_with_an_error() {
+    let scene = Scene::with_disk(&["--size", "64M"]);
+    let serving = serve_kept(&scene, &[]);
+    let server = server_of(serving.process()).unwrap();
+    fs::File::options().write(true).open(scene.path("disk.img")).unwrap().set_len(1 << 20).unwrap();
+    send(Signal::KILL, server);
+    assert_eq!(serving.wait(), 10);
+}
