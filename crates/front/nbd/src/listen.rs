@@ -93,8 +93,8 @@ impl Listeners {
         open(listen).map(Listeners)
     }
 
-    /// The same sockets once more. The files of unix sockets are removed with the first copy that is
-    /// dropped: a server that ends removes them before others see the disk free.
+    /// The same sockets once more. The files of unix sockets are removed with the first copy that
+    /// is dropped: a server that ends removes them before others see the disk free.
     pub fn try_clone(&self) -> Result<Listeners> {
         let copies = self.0.iter().map(Listener::try_clone).collect::<io::Result<_>>();
         copies.map(Listeners).map_err(|e| Error::io("cannot copy a listening socket", &e))
