@@ -23,8 +23,8 @@ use std::sync::atomic::Ordering;
 
 /// Words of a copy-on-write segment that say which blocks it covers.
 pub(crate) const COVERED_WORDS: usize = (SEGMENT_BLOCKS / 64) as usize;
-/// Blocks of requests that may be in the cache beyond its limit: 256 MiB, 4 MiB for each of 64
-/// threads.
+/// Blocks of requests that may be in the cache beyond its limit: 256 MiB. A request beyond that
+/// fails.
 const BLOCKS_IN_FLIGHT: u32 = 1 << 16;
 /// Holes of requests that may be in the cache beyond its limit: those of 2048 segments.
 const HOLES_IN_FLIGHT: u32 = 1 << 21;

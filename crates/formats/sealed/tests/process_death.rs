@@ -103,7 +103,7 @@ impl Models {
     }
 }
 
-/// Runs one operation, and notes in both models what was acknowledged before the end.
+/// Runs one operation. Both models note the writes that were acknowledged before the end.
 fn step(
     disk: &SealedDisk,
     models: &mut Models,
@@ -143,7 +143,8 @@ fn simulate(cipher: Cipher, seed: u64, ends: u64, keeps: bool) -> Outcome {
     let mut medium = Arc::new(CrashMedium::new(params.geometry().end()));
     create(&*medium, &params);
     let model = |name: &str| DiskModel::new(name, BLOCKS);
-    let mut models = Models { now: model("after a death"), after_cut: model("after a cut") };
+    // After a power cut the first model continues as a copy of the second.
+    let mut models = Models { now: model("the disk"), after_cut: model("the disk") };
     let layout = SealedDisk::kept_layout(&params, options(0).budget);
     let (mut kept, mut was_cut, mut next_stamp) = (None, false, 0);
     let mut outcome = Outcome { deaths: 0, cuts: 0, digest: 0, lost: None };

@@ -7,7 +7,9 @@
 //! - A server starts only after its predecessor has ended: the keeper has waited for the death of
 //!   all its threads, and so for the end of all its requests in the kernel.
 //! - The keeper has one thread, and holds neither an open disk nor the lock of a medium.
-//! - A server that ends by itself, in order or with an error, is not started again.
+//! - A server that ends by itself is not started again. Only a server that cannot open the disk
+//!   after the death of its predecessor is followed by another one, since the memory has writes for
+//!   the disk.
 
 use crate::system_call::{self, KeptSignals};
 use lacuna_contracts::{Error, Kind, Result};
@@ -45,7 +47,6 @@ const READY: u8 = b'Y';
 pub struct KeeperLink {
     socket: OwnedFd,
     left: Mutex<Option<File>>,
-    deaths: u32,
     signals: KeptSignals,
 }
 
@@ -54,11 +55,6 @@ impl KeeperLink {
     /// that does not handle them yet.
     pub fn let_signals_act(&self) {
         self.signals.unblock();
-    }
-
-    /// The number of servers that died before this one.
-    pub fn deaths(&self) -> u32 {
-        self.deaths
     }
 
     /// The memory that the last server left. It is returned once.
@@ -125,7 +121,7 @@ pub struct KeeperActions<'a> {
 pub fn keep(actions: &KeeperActions<'_>, mut serve: impl FnMut(KeeperLink) -> i32) -> Result<i32> {
     let failed = |e: std::io::Error| Error::io("cannot start the server", &e);
     let signals = KeptSignals::block().map_err(failed)?;
-    let (mut kept, mut deaths, mut failed_in_a_row) = (KeptState::default(), 0, 0);
+    let (mut kept, mut has_died, mut failed_in_a_row) = (KeptState::default(), false, 0);
     loop {
         let flags = SocketFlags::CLOEXEC;
         let (ours, socket) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
@@ -134,7 +130,7 @@ pub fn keep(actions: &KeeperActions<'_>, mut serve: impl FnMut(KeeperLink) -> i3
         let Some(server) = system_call::fork().map_err(failed)? else {
             drop((ours, std::mem::take(&mut kept)));
             system_call::inherit_watchdog();
-            std::process::exit(serve(KeeperLink { socket, left: Mutex::new(left), deaths, signals }));
+            std::process::exit(serve(KeeperLink { socket, left: Mutex::new(left), signals }));
         };
         drop((socket, left));
         let begun = Instant::now();
@@ -143,7 +139,7 @@ pub fn keep(actions: &KeeperActions<'_>, mut serve: impl FnMut(KeeperLink) -> i3
         let was_ready = std::mem::take(&mut kept.is_ready);
         let signal = match ended {
             // Another try: the disk may be readable again, and the memory has writes for it.
-            ServerEnd::Exited(code) if code != 0 && deaths > 0 && !was_ready && kept.memory.is_some() => {
+            ServerEnd::Exited(code) if code != 0 && has_died && !was_ready && kept.memory.is_some() => {
                 failed_in_a_row += 1;
                 if failed_in_a_row >= MOST_FAILED {
                     return Ok(code);
@@ -154,7 +150,7 @@ pub fn keep(actions: &KeeperActions<'_>, mut serve: impl FnMut(KeeperLink) -> i3
             ServerEnd::Exited(code) => return Ok(code),
             ServerEnd::Died(signal) => signal,
         };
-        deaths += 1;
+        has_died = true;
         let began_well = was_ready && (signal == libc::SIGKILL || begun.elapsed() >= SOON);
         failed_in_a_row = if began_well { 0 } else { failed_in_a_row + 1 };
         let died = Error::new(Kind::Other, "the server died")
@@ -193,7 +189,7 @@ enum ServerEnd {
     Died(i32),
 }
 
-/// Waits for the end of a server, and does what it asks meanwhile.
+/// Waits for the end of a server, and acts on its messages meanwhile.
 fn watch(
     server: Pid,
     link: &OwnedFd,

@@ -67,7 +67,7 @@ pub(crate) fn of(e: &clap::Error, given: &[OsString]) -> Error {
     }
     let refused = Error::new(Kind::Usage, message);
     if mount_names::are_used() {
-        // The command line is a translation of the one that the user gave.
+        // The command line is a translation of the user's own.
         return Helper::Mount.explain(refused);
     }
     let refused = if usage.is_empty() { refused } else { refused.expected(usage.as_str()) };

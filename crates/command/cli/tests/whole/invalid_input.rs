@@ -193,7 +193,7 @@ fn a_place_that_takes_no_file_is_refused_before_a_passphrase_is_asked_for() {
     if !can_mount("/proc/self/status") {
         return;
     }
-    // As `nobody`, in a directory that root alone may write to.
+    // The user `nobody` may not write to this directory.
     scene.tool("chmod", &["a+rwx", "."]);
     scene.tool("chmod", &["a+r", "key"]);
     fs::create_dir(scene.path("closed")).unwrap();

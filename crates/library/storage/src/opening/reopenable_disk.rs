@@ -37,7 +37,8 @@ impl UnlockedDisk {
         in_file && !self.rescue && self.parameters.format().info().keeps_writes
     }
 
-    /// Gives up the medium, and keeps what opens it again. `file` is the one that was unlocked.
+    /// Gives up the medium, and keeps the keys, the file and the claim. `file` is the one that was
+    /// unlocked.
     pub fn into_reopenable(self, file: OwnedFd) -> ReopenableDisk {
         let UnlockedDisk { masters, id, uuid, on_device, claim, location, .. } = self;
         ReopenableDisk { file, masters, id, uuid, on_device, claim, location }

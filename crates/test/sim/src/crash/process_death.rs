@@ -1,5 +1,5 @@
-//! The death of the process that uses a medium: what it had written is there, synced or not, and
-//! the power stays on.
+//! The death of the process that uses a medium: its writes are there, synced or not, and the power
+//! stays on.
 
 use super::{CrashMedium, CrashMediumState};
 use crate::unsynced_writes::{Fragment, UnsyncedOp};
