@@ -39,7 +39,10 @@ fn create() -> Arc<CrashMedium> {
 
 fn open(medium: &Arc<CrashMedium>) -> Result<Box<dyn OpenFormat>> {
     with_medium(medium, |backing, keys| {
-        params().open(backing, &OpenContext { keys, options: OpenDiskOptions::default(), rescue: false, keeper: None })
+        params().open(
+            backing,
+            &OpenContext { keys, options: OpenDiskOptions::default(), rescue: false, keeper: None },
+        )
     })
 }
 
