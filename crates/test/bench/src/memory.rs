@@ -70,7 +70,7 @@ pub(crate) fn measure(work: &Workspace) -> Result<Box<dyn SectionResults>> {
 
 fn row(work: &Workspace, subject: Subject) -> Result<MemoryRow> {
     let socket = work.path("socket");
-    let start = || RunningServer::start(work, &mut subject.serve(work, &socket), &socket);
+    let start = || RunningServer::start(work, &mut subject.serve(work, &socket)?, &socket);
     subject.create(work, SIZE)?;
     let server = start()?;
     let fresh = server.ready_after;

@@ -8,6 +8,7 @@ use lacuna_contracts::{Error, Result};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 use tempfile::TempDir;
 
 const NO_KEEPER: &str = "--no-keeper";
@@ -17,9 +18,8 @@ pub struct Workspace {
     dir: TempDir,
     /// The `lacuna` command.
     pub(crate) lacuna: PathBuf,
-    /// The options that make `lacuna serve` one process, which the clocks of processes measure
-    /// whole. A version without keepers has no such option.
-    pub(crate) alone: Option<&'static str>,
+    /// The option of [`Workspace::alone`], once it was asked for.
+    alone: OnceLock<Option<&'static str>>,
     /// The sizes and durations of the run.
     pub scale: Scale,
     /// The flag that ends the run.
@@ -31,11 +31,19 @@ impl Workspace {
     pub(crate) fn new(parent: &Path, lacuna: PathBuf, scale: Scale, interrupt: Interrupt) -> Result<Self> {
         let failed = |e| Error::io(format!("cannot use {} for the disks", parent.display()), &e);
         let dir = tempfile::Builder::new().prefix("lacuna-bench-").tempdir_in(parent).map_err(failed)?;
-        let help = program::output(Command::new(&lacuna).args(["serve", "--help"]))?;
-        let alone = help.contains(NO_KEEPER).then_some(NO_KEEPER);
-        let work = Workspace { dir, lacuna, alone, scale, interrupt };
+        let work = Workspace { dir, lacuna, alone: OnceLock::new(), scale, interrupt };
         std::fs::write(work.key_file(), "a passphrase for measurements").map_err(failed)?;
         Ok(work)
+    }
+
+    /// The option that makes `lacuna serve` one process, which the clocks of processes measure
+    /// whole. A version without keepers has no such option.
+    pub(crate) fn alone(&self) -> Result<Option<&'static str>> {
+        if let Some(option) = self.alone.get() {
+            return Ok(*option);
+        }
+        let help = program::output(Command::new(&self.lacuna).args(["serve", "--help"]))?;
+        Ok(*self.alone.get_or_init(|| help.contains(NO_KEEPER).then_some(NO_KEEPER)))
     }
 
     /// The path of a file in the directory.

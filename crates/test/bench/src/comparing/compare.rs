@@ -147,7 +147,7 @@ impl Sessions {
 impl ComparedProgram {
     fn start(&self, subject: Subject) -> Result<RunningServer<'_>> {
         let socket = self.work.path("socket");
-        RunningServer::start(&self.work, &mut subject.serve(&self.work, &socket), &socket)
+        RunningServer::start(&self.work, &mut subject.serve(&self.work, &socket)?, &socket)
     }
 
     fn remove(&self, subject: Subject) -> Result<()> {

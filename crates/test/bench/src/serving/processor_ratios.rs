@@ -95,7 +95,7 @@ fn fill(work: &Workspace, subject: Subject, disk: u64) -> Result<()> {
 
 fn start(work: &Workspace, subject: Subject, nth: usize) -> Result<RunningServer<'_>> {
     let socket = work.path(&format!("socket-{nth}"));
-    RunningServer::start(work, &mut subject.serve(work, &socket), &socket)
+    RunningServer::start(work, &mut subject.serve(work, &socket)?, &socket)
         .map_err(|e| e.context(subject.name()))
 }
 

@@ -164,7 +164,7 @@ impl<'w> Rounds<'w> {
 
     fn start(&self, subject: Subject) -> Result<RunningServer<'w>> {
         let socket = self.work.path("socket");
-        RunningServer::start(self.work, &mut subject.serve(self.work, &socket), &socket)
+        RunningServer::start(self.work, &mut subject.serve(self.work, &socket)?, &socket)
             .map_err(|e| e.context(subject.name()))
     }
 

@@ -214,7 +214,7 @@ impl Subject {
     }
 
     /// The command that serves the disk on `socket`.
-    pub(crate) fn serve(self, work: &Workspace, socket: &Path) -> Command {
+    pub(crate) fn serve(self, work: &Workspace, socket: &Path) -> Result<Command> {
         let disk = self.disk(work);
         let mut command = match self {
             Subject::Lacuna { .. } | Subject::Levels(_) | Subject::Oblivious(_) => Command::new(&work.lacuna),
@@ -225,7 +225,7 @@ impl Subject {
             Subject::Lacuna { .. } | Subject::Levels(_) | Subject::Oblivious(_) => {
                 command.args(["--quiet", "serve"]).arg(&disk).arg("--socket").arg(socket);
                 let key = if self.has_hidden_level() { work.path(DEEP_KEY) } else { work.key_file() };
-                command.arg("--key-file").arg(key).args(work.alone);
+                command.arg("--key-file").arg(key).args(work.alone()?);
             }
             Subject::NbdkitFile => {
                 command.args(["-f", "-U"]).arg(socket).arg("file").arg(&disk);
@@ -247,7 +247,7 @@ impl Subject {
                 command.arg(format!("driver=luks,key-secret=key,file.driver=file,file.filename={file}"));
             }
         }
-        command
+        Ok(command)
     }
 }
 
