@@ -1,5 +1,6 @@
 //! A medium in memory that simulates power cuts and the loss of unsynced writes.
 
+pub(crate) mod late_writes;
 mod process_death;
 
 use crate::lies::{HonestReads, Lies, PageHistory};

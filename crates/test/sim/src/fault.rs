@@ -210,6 +210,12 @@ impl<M: Medium + ?Sized> FaultMedium<M> {
         self.state().rules.push(Rule { fault, counted: 0, touched: BTreeSet::new() });
     }
 
+    /// Adds a [`Fault::Quota`] of `bytes`, where these pages of 4096 bytes are touched already.
+    pub fn add_quota(&self, bytes: u64, touched: impl IntoIterator<Item = u64>) {
+        let touched = touched.into_iter().collect();
+        self.state().rules.push(Rule { fault: Fault::Quota { bytes }, counted: 0, touched });
+    }
+
     /// Removes all faults. Their effects on the medium stay.
     pub fn heal(&self) {
         self.state().rules.clear();

@@ -1,7 +1,7 @@
 //! Test doubles for [`lacuna_medium::Medium`], [`lacuna_medium::Folder`] and
-//! [`lacuna_medium::ObjectStore`]: power cuts, faults, reads that lie, queries that time out, a
-//! recorder, and simulated time; and a model of a disk to compare with. Test helpers that are not
-//! about media are in `testkit`.
+//! [`lacuna_medium::ObjectStore`]: power cuts, faults, reads that lie, requests of a dead process
+//! that arrive later, queries that time out, a recorder, and simulated time; and a model of a disk
+//! to compare with. Test helpers that are not about media are in `testkit`.
 //!
 //! Invariants kept here:
 //! - Everything is deterministic: the same seed and the same calls in the same order give the same
@@ -34,6 +34,7 @@ mod unsynced_writes;
 pub mod versions;
 
 pub use crash::CrashMedium;
+pub use crash::late_writes::{LateMedium, LateRequests};
 pub use env_number::env_number;
 pub use fault::{Fault, FaultMedium};
 pub use folder::{CrashFolder, FolderImage, FolderOp};

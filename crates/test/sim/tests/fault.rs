@@ -80,6 +80,15 @@ fn a_quota_counts_pages_newly_touched() {
 }
 
 #[test]
+fn a_quota_counts_pages_that_were_touched_before() {
+    let m = medium();
+    m.add_quota(8192, [1]);
+    m.write_at(4096, &[1; 4096]).unwrap();
+    m.write_at(0, &[1]).unwrap();
+    assert_eq!(m.write_at(8192, &[1]).unwrap_err().kind(), Kind::NoSpace);
+}
+
+#[test]
 fn a_short_operation_transfers_a_part() {
     let m = medium();
     m.add(Fault::Short { op: OpKind::Write, nth: 1, bytes: 600 });
