@@ -33,8 +33,8 @@ impl LateRequests {
 }
 
 /// The medium of one process. It knows which requests of this process are in flight, and delivers
-/// those that earlier processes left in flight: each before a later write, discard or sync of this
-/// process, unless [`LateMedium::fence`] ends them all before.
+/// the requests that earlier processes left in flight: each before a later write, discard or sync
+/// of this process, unless [`LateMedium::fence`] ends them all before.
 ///
 /// Requests of several threads can be in flight at once. A request is in flight from the call on,
 /// until the medium below has done it.
@@ -99,8 +99,8 @@ impl LateMedium {
     }
 
     /// The medium as a successor finds it after the death of the process, and the requests that may
-    /// still arrive. Of a request in flight some pages were written at once; the rest is late, or is
-    /// never written.
+    /// still arrive. Of a request in flight some pages were written at once; the rest is late, or
+    /// is never written.
     pub fn after_process_death(&self, rng: &mut Rng) -> (CrashMedium, LateRequests) {
         // The requests in flight are known here, page by page.
         let (left, _) = self.medium.split_at_death();
@@ -120,8 +120,8 @@ impl LateMedium {
         (left, LateRequests(late))
     }
 
-    /// The medium after a power cut. It tears the requests in flight, and those of earlier processes
-    /// never arrive.
+    /// The medium after a power cut. It tears the requests in flight, and those of earlier
+    /// processes never arrive.
     pub fn after_power_cycle(&self, rng: &mut Rng) -> CrashMedium {
         let requests = std::mem::take(&mut self.state.lock().in_flight);
         let mut state = self.medium.state();

@@ -1,0 +1,287 @@
+//! The play of one disk: rounds that end with the death of the process or with a power cut.
+
+use crate::dying_medium::{DyingMedium, LastState, ReadFailures, arm, open_kept};
+use crate::fixture::random_work::BLOCKS;
+use crate::fixture::{create, options, params};
+use crate::models::Models;
+use lacuna_contracts::{Disk, Error, Kind};
+use lacuna_crypto::Cipher;
+use lacuna_kept_memory::{KeptMemory, PoolLayout};
+use lacuna_medium::Medium;
+use lacuna_sealed::{Params, SealedDisk};
+use lacuna_sim::{CrashMedium, FaultMedium, InterceptedMedium, LateMedium, LateRequests, Rng, RunDigest};
+use std::sync::Arc;
+
+/// The trouble of a disk beside the ends of rounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    /// None.
+    None,
+    /// Reads fail, and succeed when they are repeated.
+    FailingReads,
+    /// The medium has no space left, or little.
+    FullMedium,
+    /// Copies of the medium lie to copies of the process. The disk itself has no trouble.
+    LyingCopies,
+    /// Requests of a dead process arrive later.
+    LateWrites {
+        /// Whether the next process waits for the end of all of them before it opens the disk.
+        fenced: bool,
+    },
+}
+
+/// The result of a play.
+#[derive(Default)]
+pub(crate) struct Outcome {
+    pub(crate) deaths: u64,
+    pub(crate) cuts: u64,
+    /// Openings and operations that failed because of the trouble.
+    pub(crate) failed: u64,
+    /// Requests of dead processes that arrived while a later one ran.
+    pub(crate) arrived: u64,
+    pub(crate) digest: u64,
+    pub(crate) lost: Option<String>,
+}
+
+impl Outcome {
+    /// The number of ends.
+    pub(crate) fn ends(&self) -> u64 {
+        self.deaths + self.cuts
+    }
+}
+
+/// A disk as a death left it, and the models after the next process opened it.
+pub(crate) struct DeadDisk<'a> {
+    pub(crate) medium: CrashMedium,
+    pub(crate) memory: KeptMemory,
+    pub(crate) params: &'a Params,
+    pub(crate) models: &'a Models,
+}
+
+/// Called with each disk that a death left, after its next opening succeeded.
+pub(crate) type CopyPlay<'a> = dyn FnMut(DeadDisk<'_>, &mut Rng) + 'a;
+
+/// A play.
+pub(crate) struct Play {
+    trouble: Trouble,
+    /// Whether the memory outlives the process.
+    keeps: bool,
+    rng: Rng,
+    params: Params,
+    layout: Vec<PoolLayout>,
+    medium: Arc<CrashMedium>,
+    /// The memory that the last process left.
+    kept: Option<KeptMemory>,
+    /// The requests that the last process left.
+    late: LateRequests,
+    models: Models,
+    /// Whether power was cut since the last comparison with the models.
+    was_cut: bool,
+    next_stamp: u64,
+    outcome: Outcome,
+    digest: RunDigest,
+}
+
+/// The media of a round.
+struct RoundMedia {
+    /// The medium of the disk.
+    top: Arc<dyn Medium>,
+    last: Arc<LastState>,
+    reads: Arc<ReadFailures>,
+    late: Option<Arc<InterceptedMedium<LateMedium>>>,
+}
+
+impl Play {
+    pub(crate) fn new(cipher: Cipher, seed: u64, trouble: Trouble, keeps: bool) -> Self {
+        let params = params(cipher, BLOCKS);
+        let medium = Arc::new(CrashMedium::new(params.geometry().end()));
+        create(&*medium, &params);
+        let lies = trouble == Trouble::LyingCopies;
+        if lies {
+            medium.keep_history();
+        }
+        Play {
+            trouble,
+            keeps,
+            rng: Rng::new(seed),
+            layout: SealedDisk::kept_layout(&params, options(0).budget),
+            params,
+            medium,
+            kept: None,
+            late: LateRequests::default(),
+            models: Models::new(lies),
+            was_cut: false,
+            next_stamp: 0,
+            outcome: Outcome::default(),
+            digest: RunDigest::new(),
+        }
+    }
+
+    /// Plays until something is lost, or for this number of ends.
+    pub(crate) fn run(self, ends: u64) -> Outcome {
+        self.run_with_copies(ends, &mut |_, _| ())
+    }
+
+    /// As [`Play::run`]. `play` gets a copy of each disk that a death left
+    /// ([`Trouble::LyingCopies`]).
+    pub(crate) fn run_with_copies(mut self, ends: u64, play: &mut CopyPlay<'_>) -> Outcome {
+        while self.outcome.ends() < ends {
+            if let Err(lost) = self.round(play) {
+                self.outcome.lost = Some(lost);
+                break;
+            }
+        }
+        self.digest.add_word(self.outcome.failed);
+        self.digest.add_word(self.outcome.arrived);
+        self.outcome.digest = self.digest.0;
+        self.outcome
+    }
+
+    /// One process: it opens the disk and uses it until the end. Errors: a description of the loss.
+    fn round(&mut self, play: &mut CopyPlay<'_>) -> Result<(), String> {
+        let left = self.kept.take().filter(|_| self.keeps);
+        let copies = self.trouble == Trouble::LyingCopies;
+        let copy = left.as_ref().filter(|_| copies);
+        let copy = copy.map(|memory| (self.medium.fork(), memory.as_if_died().unwrap()));
+        let memory = left.unwrap_or_else(|| KeptMemory::anonymous(&self.layout).unwrap());
+        let media = self.media(&memory);
+        arm(&mut self.rng, &self.medium, &memory, &media.last);
+        let opened = self.open(&media, &memory)?;
+        if let Some(disk) = &opened {
+            media.reads.set(0);
+            self.models.check(disk, self.was_cut)?;
+            self.was_cut = false;
+            if let Some((medium, memory)) = copy {
+                let (params, models) = (&self.params, &self.models);
+                play(DeadDisk { medium, memory, params, models }, &mut self.rng);
+            }
+            self.use_disk(disk, &media)?;
+        }
+        self.medium.cut_now();
+        media.last.note(&memory);
+        // The observer of the changes holds the memory, which holds the observer.
+        memory.observe_changes(|| ());
+        self.end(&media);
+        Ok(())
+    }
+
+    /// The media of the next round, from the simulated one up.
+    fn media(&mut self, memory: &KeptMemory) -> RoundMedia {
+        let below: Arc<dyn Medium> =
+            if self.trouble == Trouble::FullMedium { self.full_medium() } else { self.medium.clone() };
+        let seed = if self.trouble == Trouble::FailingReads { self.rng.next_u64() } else { 0 };
+        let (last, reads) = (Arc::<LastState>::default(), Arc::new(ReadFailures::new(seed)));
+        let top: Arc<dyn Medium> = Arc::new(InterceptedMedium(DyingMedium {
+            below,
+            medium: self.medium.clone(),
+            memory: memory.clone(),
+            last: last.clone(),
+            reads: reads.clone(),
+        }));
+        let Trouble::LateWrites { fenced } = self.trouble else {
+            return RoundMedia { top, last, reads, late: None };
+        };
+        let requests = std::mem::take(&mut self.late);
+        let late = LateMedium::new(self.medium.clone(), top, requests, &mut self.rng);
+        if fenced {
+            late.fence(&mut self.rng);
+        }
+        let late = Arc::new(InterceptedMedium(late));
+        RoundMedia { top: late.clone(), last, reads, late: Some(late) }
+    }
+
+    /// A medium with space for the journal, the map, the pages that it has, and sometimes a few
+    /// slots.
+    fn full_medium(&mut self) -> Arc<dyn Medium> {
+        let g = self.params.geometry();
+        let tenths = *self.rng.pick(&[5, 12, 20, 60]);
+        let medium = FaultMedium::new(self.medium.clone());
+        let touched = self.medium.image();
+        let reserved = 0..g.data / lacuna_sim::PAGE_SIZE;
+        medium.add_quota(g.data + g.stride / 10 * tenths, touched.written_pages().chain(reserved));
+        Arc::new(medium)
+    }
+
+    /// Opens the disk. `None`: the process died meanwhile, or ended because a read failed.
+    fn open(&mut self, media: &RoundMedia, memory: &KeptMemory) -> Result<Option<SealedDisk>, String> {
+        if self.trouble == Trouble::FailingReads && self.rng.chance(1, 3) {
+            // An opening reads all places where a batch may begin.
+            media.reads.set(4000);
+        }
+        let opened = open_kept(media.top.clone(), &self.params, memory, self.rng.next_u64());
+        match opened {
+            _ if self.medium.is_cut() => Ok(None),
+            Ok(disk) => Ok(Some(disk)),
+            Err(e) if self.trouble == Trouble::FailingReads && e.kind() == Kind::Io => {
+                self.outcome.failed += 1;
+                Ok(None)
+            }
+            Err(e) => Err(format!("does not open: {e}")),
+        }
+    }
+
+    /// Runs random operations, and sometimes closes the disk.
+    fn use_disk(&mut self, disk: &SealedDisk, media: &RoundMedia) -> Result<(), String> {
+        let fails = self.trouble == Trouble::FailingReads;
+        let one_of = if fails { *self.rng.pick(&[60, 400]) } else { 0 };
+        media.reads.set(one_of);
+        for _ in 0..40 + self.rng.below(120) {
+            let done = self.models.step(disk, &mut self.rng, &mut self.next_stamp, &self.medium);
+            if self.medium.is_cut() {
+                break;
+            }
+            if let Err(e) = done {
+                if !self.may_fail(&e) {
+                    return Err(format!("an operation fails: {e}"));
+                }
+                self.outcome.failed += 1;
+                media.reads.set(0);
+                self.models.settle(disk)?;
+                media.reads.set(one_of);
+            }
+        }
+        if self.rng.chance(1, 8) && disk.close().is_ok() && !self.medium.is_cut() {
+            self.models.after_cut.record_flush();
+        }
+        Ok(())
+    }
+
+    /// Whether the trouble may be the reason for this error of an operation.
+    fn may_fail(&self, e: &Error) -> bool {
+        match self.trouble {
+            // Blocks that need a failed read stay in the journal, which may become full.
+            Trouble::FailingReads => matches!(e.kind(), Kind::Io | Kind::NoSpace),
+            Trouble::FullMedium => e.kind() == Kind::NoSpace,
+            Trouble::None | Trouble::LyingCopies | Trouble::LateWrites { .. } => false,
+        }
+    }
+
+    /// Ends the round with the death of the process or with a power cut.
+    fn end(&mut self, media: &RoundMedia) {
+        let dies = self.rng.chance(2, 3);
+        self.digest.add_word(self.medium.ops());
+        let late = media.late.as_ref().map(|late| &late.0);
+        self.outcome.arrived += late.map_or(0, LateMedium::arrived);
+        let successor = if dies {
+            self.outcome.deaths += 1;
+            self.kept = media.last.take();
+            match late {
+                Some(late) => {
+                    let (left, requests) = late.after_process_death(&mut self.rng);
+                    self.late = requests;
+                    left
+                }
+                None => self.medium.after_process_death(&mut self.rng),
+            }
+        } else {
+            self.outcome.cuts += 1;
+            self.was_cut = true;
+            self.models.now.clone_from(&self.models.after_cut);
+            match late {
+                Some(late) => late.after_power_cycle(&mut self.rng),
+                None => self.medium.after_power_cycle(&mut self.rng),
+            }
+        };
+        self.medium = Arc::new(successor);
+    }
+}
