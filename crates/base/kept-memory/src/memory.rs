@@ -99,6 +99,12 @@ impl KeptMemory {
         &self.pools[at]
     }
 
+    /// Leaves the memory as it is to a successor, because this process cannot go on: it withdraws
+    /// and wipes no record any more.
+    pub fn leave_to_successor(&self) {
+        self.pools.iter().for_each(|pool| pool.leave());
+    }
+
     /// Calls `observer` before each record is published or withdrawn, so that a test can let the
     /// process die there.
     #[cfg(feature = "simulation")]

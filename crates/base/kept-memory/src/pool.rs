@@ -5,7 +5,7 @@ use crate::mapping::{Mapping, OwnedRange};
 use lacuna_contracts::wipe;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The value of a record's first word while it is published; otherwise the word is 0.
 const PUBLISHED: u64 = 1;
@@ -15,6 +15,8 @@ pub struct KeptPool {
     mapping: Arc<Mapping>,
     place: PoolPlace,
     free: Mutex<FreeRecords>,
+    /// Whether this process has left all records to a successor.
+    left: AtomicBool,
     #[cfg(feature = "simulation")]
     observer: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
 }
@@ -46,6 +48,7 @@ impl KeptPool {
             mapping,
             place,
             free: Mutex::new(free),
+            left: AtomicBool::new(false),
             #[cfg(feature = "simulation")]
             observer: Mutex::default(),
         };
@@ -82,6 +85,12 @@ impl KeptPool {
         adopted.into_iter().map(|index| self.record(index)).collect()
     }
 
+    /// Leaves all records as they are to a successor: this process withdraws and wipes none of them
+    /// any more.
+    pub(crate) fn leave(&self) {
+        self.left.store(true, Ordering::Release);
+    }
+
     #[cfg(feature = "simulation")]
     pub(crate) fn observe_changes(&self, observer: Arc<dyn Fn() + Send + Sync>) {
         *self.observer.lock() = Some(observer);
@@ -89,6 +98,9 @@ impl KeptPool {
 
     /// Sets the word that says whether a record is published.
     fn set_state(&self, index: u32, state: u64) {
+        if self.left.load(Ordering::Acquire) {
+            return;
+        }
         let word = self.mapping.word(self.place.words_of(index).start);
         #[cfg(feature = "simulation")]
         if word.load(Ordering::Acquire) != state
@@ -108,7 +120,8 @@ impl KeptPool {
     }
 }
 
-/// A record with its owner. It is withdrawn and wiped when it is dropped.
+/// A record with its owner. It is withdrawn and wiped when it is dropped, unless the memory was left
+/// to a successor.
 pub struct KeptRecord {
     pool: Arc<KeptPool>,
     index: u32,
@@ -146,6 +159,9 @@ impl KeptRecord {
 
 impl Drop for KeptRecord {
     fn drop(&mut self) {
+        if self.pool.left.load(Ordering::Acquire) {
+            return;
+        }
         self.withdraw();
         wipe(self.bytes_mut());
         self.pool.free.lock().returned.push(self.index);

@@ -169,11 +169,7 @@ impl SealedDisk {
         let journal_damaged = journal.is_damaged();
         let background = options.background && !read_only;
         let limits = Limits::of(params, options.budget, background);
-        let memory = match options.kept {
-            Some(memory) => memory,
-            None => KeptMemory::anonymous(&KeptWrites::layout(params, &limits))?,
-        };
-        let kept = KeptWrites::new(&memory);
+        let kept = KeptWrites::of(options.kept, params, &limits)?;
         let (health, counters) = (Arc::<Health>::default(), Arc::<Counters>::default());
         let cache = Arc::new(WriteCache::new(kept.clone()));
         let sealer = Arc::new(Sealer::new(cipher, options.random));
@@ -185,7 +181,8 @@ impl SealedDisk {
         let adopted = !read_only && adopt_kept(&kept, params, &replayed, &segments, &cache)?;
         let parts = CommitParts { cache, segments, store, sealer, counters, health, medium_full };
         let mut committer = parts.committer(journal, limits);
-        if adopted { committer.recover_adopted(replayed) } else { committer.recover(replayed, read_only) }?;
+        if adopted { committer.recover_adopted(replayed) } else { committer.recover(replayed, read_only) }
+            .map_err(|e| kept.leave(e))?;
         let CommitParts { cache, segments, store, sealer, counters, health, medium_full } = parts;
 
         let flusher = Arc::new(Flusher::new(committer, health.clone()));
@@ -199,7 +196,7 @@ impl SealedDisk {
             background,
         );
         let worker = Arc::new(worker);
-        worker.start()?;
+        worker.start().map_err(|e| kept.leave(e))?;
         let access = Access::new(
             params.blocks,
             cache.clone(),

@@ -38,6 +38,8 @@ pub(crate) struct KeptWrites {
     holes: Arc<KeptPool>,
     streams: Arc<KeptPool>,
     discards: Arc<KeptPool>,
+    /// The memory, if it outlives this process.
+    kept: Option<KeptMemory>,
 }
 
 /// A block's version, as its record says.
@@ -68,9 +70,25 @@ impl KeptWrites {
         ]
     }
 
+    /// The pools of the memory that outlives this process, or of new memory.
+    pub(crate) fn of(kept: Option<KeptMemory>, params: &Params, limits: &Limits) -> Result<Self> {
+        match kept {
+            Some(memory) => Ok(KeptWrites { kept: Some(memory.clone()), ..Self::new(&memory) }),
+            None => Ok(Self::new(&KeptMemory::anonymous(&Self::layout(params, limits))?)),
+        }
+    }
+
+    /// The pools of memory that ends with this process.
     pub(crate) fn new(memory: &KeptMemory) -> Self {
         let pool = |at| memory.pool(at).clone();
-        KeptWrites { blocks: pool(0), holes: pool(1), streams: pool(2), discards: pool(3) }
+        KeptWrites { blocks: pool(0), holes: pool(1), streams: pool(2), discards: pool(3), kept: None }
+    }
+
+    /// Leaves the writes to the next process, because this one cannot open the disk. Returns the
+    /// error.
+    pub(crate) fn leave(&self, failed: Error) -> Error {
+        self.kept.iter().for_each(KeptMemory::leave_to_successor);
+        failed
     }
 
     /// A record for the content of a block.

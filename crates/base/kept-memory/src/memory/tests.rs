@@ -52,6 +52,18 @@ fn a_successor_finds_published_records_only() {
 }
 
 #[test]
+fn records_that_were_left_stay_when_they_are_dropped() {
+    let memory = KeptMemory::shared(&OWNER, &LAYOUT).unwrap();
+    let mut records: Vec<KeptRecord> = std::iter::from_fn(|| memory.pool(0).take()).collect();
+    records.iter_mut().zip(1..).for_each(|(record, tag)| put(record, tag));
+    records[1].withdraw();
+    memory.leave_to_successor();
+    records[2].withdraw();
+    drop(records);
+    assert_eq!(found(&adopt(&memory)), [1, 3, 4]);
+}
+
+#[test]
 fn dropped_records_are_wiped_and_taken_again() {
     let memory = KeptMemory::anonymous(&LAYOUT).unwrap();
     for _ in 0..10 {

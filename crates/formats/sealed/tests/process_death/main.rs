@@ -9,12 +9,14 @@
 //! The same play has trouble beside the ends (`troubles.rs`): reads that fail, a full medium, reads
 //! that lie (`lies.rs`), and requests of a dead process that arrive later (`late_writes.rs`). In
 //! `threads.rs` several threads use the disk until the process dies. `torn_stream.rs` tears one
-//! write to a stream, and cuts the power at each step of the next opening.
+//! write to a stream, and cuts the power at each step of the next opening. In `failed_opening.rs`
+//! the next opening fails in one of its first operations.
 //!
 //! `LACUNA_CUTS` is the number of ends per cipher (default 200; an eighth of it for each trouble, a
 //! tenth with threads), `LACUNA_SEED` the seed.
 
 mod dying_medium;
+mod failed_opening;
 #[path = "../fixture/mod.rs"]
 mod fixture;
 mod late_writes;
