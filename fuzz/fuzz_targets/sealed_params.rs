@@ -16,5 +16,6 @@ fuzz_target!(|input: &[u8]| {
     let g = params.geometry();
     assert!(g.journal < g.map && g.map < g.map_end && g.map_end <= g.data);
     assert!(g.slots > g.segments);
-    assert_eq!(g.end(), g.data + u64::from(g.slots) * g.stride);
+    let slots = u64::from(g.slots);
+    assert_eq!(g.end(), g.data + slots.div_ceil(8) * g.group_meta + (slots << 22));
 });

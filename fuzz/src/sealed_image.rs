@@ -197,7 +197,7 @@ impl SealedImage {
             0 => within(g.journal, 2 * 4096),
             1 => within(g.journal + 2 * 4096, 1 << 16),
             2 => within(g.map, u64::from(g.segments) * 16),
-            3 => within(g.data + number % u64::from(g.slots) * g.stride + SEGMENT_BLOCKS * 4096, 1 << 14),
+            3 => within(g.meta_of((number % u64::from(g.slots)) as u32), 1 << 14),
             4 => within(0, g.end()),
             region => {
                 let range = match region {

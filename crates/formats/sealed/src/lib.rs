@@ -3,8 +3,8 @@
 //!
 //! A disk consists of segments of 1024 blocks. Every segment has a *slot* on the medium. Blocks
 //! keep their index in the slot, and each block has the metadata of its cipher
-//! ([`lacuna_crypto::Cipher`]), which lies behind the blocks of its segment. Data reaches the
-//! medium in three ways:
+//! ([`lacuna_crypto::Cipher`]). The metadata of eight slots lies together, before their blocks.
+//! Data reaches the medium in three ways:
 //!
 //! - **The journal.** Small writes are gathered in a bounded write-back cache. A flush appends
 //!   them, encrypted and with their metadata, to the journal in one synced write, and returns. They

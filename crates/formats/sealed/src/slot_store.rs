@@ -1,5 +1,6 @@
-//! The slots on the medium: ciphertext, and behind the ciphertext of a whole segment its metadata
-//! (Harnik et al., Figure 2 (b), *object end*).
+//! The slots on the medium: the ciphertext of a segment in one piece, and its metadata in another,
+//! beside that of seven other slots. Harnik et al. keep the two apart like this in Figure 2 (b),
+//! *object end*; there the metadata follows the ciphertext.
 //!
 //! The caller holds the chunk locks of all blocks that it accesses. Metadata entries are 16 or 32
 //! bytes at offsets that are multiples of their size, so none straddles a 512-byte boundary.
@@ -116,12 +117,10 @@ impl SlotStore {
 
     /// Gives the space of a free slot back to the medium.
     pub(crate) fn release_space(&self, slot: SlotNo) -> Result<()> {
+        self.medium.discard(self.data_at(slot.start()), SEGMENT_BLOCKS * BLOCK)?;
         match &self.meta {
-            Some(cache) => {
-                self.medium.discard(self.data_at(slot.start()), SEGMENT_BLOCKS * BLOCK)?;
-                cache.discard(self.meta_at(slot.start()), self.segment_meta())
-            }
-            None => self.medium.discard(self.geometry.slot(slot), self.geometry.stride),
+            Some(cache) => cache.discard(self.meta_at(slot.start()), self.segment_meta()),
+            None => Ok(()),
         }
     }
 
@@ -165,10 +164,10 @@ impl SlotStore {
     }
 
     fn data_at(&self, at: SlotAddr) -> u64 {
-        self.geometry.slot(at.slot) + at.index * BLOCK
+        self.geometry.data_of(at.slot.get()) + at.index * BLOCK
     }
 
     fn meta_at(&self, at: SlotAddr) -> u64 {
-        self.geometry.slot(at.slot) + SEGMENT_BLOCKS * BLOCK + at.index * self.meta_size as u64
+        self.geometry.meta_of(at.slot.get()) + at.index * self.meta_size as u64
     }
 }

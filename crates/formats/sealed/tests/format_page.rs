@@ -32,13 +32,23 @@ fn master() -> Secret<32> {
     Secret::copy_from(&MASTER)
 }
 
-/// The geometry by the page's formulas: map, its end, slots, distance of slots.
+/// The geometry by the page's formulas: map, its end, the first group, the length of the metadata
+/// at the start of a group.
 fn places(p: &Params) -> [u64; 4] {
     let m = p.cipher.meta_size() as u64;
     let map = constant("header area") + p.journal_len;
     let map_end = map + (16 * u64::from(p.map_capacity)).next_multiple_of(constant("block"));
-    let slot_len = (1024 * (4096 + m)).next_multiple_of(constant("home alignment"));
-    [map, map_end, map_end.next_multiple_of(constant("data alignment")), slot_len]
+    let group_meta = (constant("group") * 1024 * m).next_multiple_of(constant("home alignment"));
+    [map, map_end, map_end.next_multiple_of(constant("data alignment")), group_meta]
+}
+
+/// The offsets of ciphertext and metadata of a slot, by the page's formulas.
+fn slot_places(p: &Params, slot: u64) -> (u64, u64) {
+    let [_, _, groups, group_meta] = places(p);
+    let size = constant("group");
+    let group = groups + slot / size * (group_meta + size * 1024 * 4096);
+    let (n, m) = (slot % size, p.cipher.meta_size() as u64);
+    (group + group_meta + n * 1024 * 4096, group + n * 1024 * m)
 }
 
 #[test]
@@ -63,12 +73,17 @@ fn constants_parameters_and_regions_match_the_page() {
             assert_eq!(number("map capacity"), u64::from(p.map_capacity));
             fields.assert_zeros(&bytes);
             let g = p.geometry();
-            assert_eq!([g.map, g.map_end, g.data, g.stride], places(&p));
+            assert_eq!([g.map, g.map_end, g.data, g.group_meta], places(&p));
             assert_eq!(
                 (g.journal, u64::from(g.slots)),
                 (1 << 20, blocks.div_ceil(1024) + u64::from(p.spare))
             );
-            assert_eq!(g.end(), g.data + u64::from(g.slots) * g.stride);
+            let slots = u64::from(g.slots);
+            let groups = slots.div_ceil(constant("group"));
+            assert_eq!(g.end(), g.data + groups * g.group_meta + slots * 1024 * 4096);
+            for slot in [0, 7, 8, slots - 1] {
+                assert_eq!((g.data_of(slot as u32), g.meta_of(slot as u32)), slot_places(&p, slot));
+            }
         }
     }
 }
@@ -80,7 +95,7 @@ fn the_page_has_the_cost_of_a_tebibyte() {
     let tebi = (1u64 << 40) / 4096;
     let region = |cipher| {
         let g = Params::plan(cipher, tebi, Some(u64::MAX)).unwrap().geometry();
-        (g.map_end - g.map, u64::from(g.segments) * g.stride - (1 << 40))
+        (g.map_end - g.map, u64::from(g.segments) / constant("group") * g.group_meta)
     };
     assert_eq!(costs["map in memory"], 4 * tebi / 1024);
     assert_eq!(region(Cipher::Xts), (costs["map on the medium, with room for 16 times as much"], 0));
@@ -89,6 +104,34 @@ fn the_page_has_the_cost_of_a_tebibyte() {
         assert_eq!(metadata, tebi * cipher.meta_size() as u64);
         let with_gaps = costs["metadata of xts-random or gcm on a block device, with the gaps after it"];
         assert_eq!(with_gaps, region(cipher).1);
+    }
+}
+
+/// The length of a device in words such as `1.5 GiB`.
+fn device_len(words: &str) -> u64 {
+    let (number, unit) = words.split_once(' ').unwrap();
+    let unit = match unit {
+        "GiB" => 1u64 << 30,
+        "TiB" => 1 << 40,
+        other => panic!("a device in {other}"),
+    };
+    (number.parse::<f64>().unwrap() * unit as f64) as u64
+}
+
+#[test]
+fn the_page_has_the_share_of_a_block_device_that_a_disk_gets() {
+    let devices = rows("Block devices");
+    assert!(devices.len() >= 9);
+    for row in devices {
+        let device = device_len(&row[0]);
+        let room = lacuna_header::copy_c(device).unwrap();
+        let disk = Params::largest(Cipher::Gcm, room).unwrap().blocks * BLOCK_SIZE as u64;
+        assert_eq!(row[1], disk.to_string(), "{}", row[0]);
+        let rest = device - disk;
+        assert!(rest * 100 <= device * 6, "{}", row[0]);
+        // In hundredths of a percent, rounded up.
+        let share = (rest * 10_000).div_ceil(device);
+        assert_eq!(row[2], format!("{}.{:02} %", share / 100, share % 100), "{}", row[0]);
     }
 }
 
@@ -168,10 +211,9 @@ fn mapped(snapshot: &[u8], p: &Params, segment: u64) -> Option<u64> {
 
 /// Ciphertext and metadata of a block in its slot.
 fn in_slot<'a>(snapshot: &'a [u8], p: &Params, block: u64) -> (&'a [u8], &'a [u8]) {
-    let [_, _, slots, stride] = places(p);
-    let slot = (slots + stride * mapped(snapshot, p, block / 1024).unwrap()) as usize;
+    let (data, meta) = slot_places(p, mapped(snapshot, p, block / 1024).unwrap());
     let (x, m) = ((block % 1024) as usize, p.cipher.meta_size());
-    (&snapshot[slot + 4096 * x..][..4096], &snapshot[slot + 1024 * 4096 + m * x..][..m])
+    (&snapshot[data as usize + 4096 * x..][..4096], &snapshot[meta as usize + m * x..][..m])
 }
 
 /// A disk with all kinds of entries in its journal: the snapshots after its flushes and after its

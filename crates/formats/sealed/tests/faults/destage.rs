@@ -141,7 +141,7 @@ fn fail_one_sync(params: &Params, inner: &Arc<MemoryMedium>, drops: Range<u64>, 
 fn a_sync_that_fails_once_loses_nothing_flushed() {
     let (params, inner) = mapped_disk();
     let g = params.geometry();
-    fail_one_sync(&params, &inner, g.data..g.data + 8 * g.stride, "slots dropped by a failed sync");
+    fail_one_sync(&params, &inner, g.data..g.data_of(8), "slots dropped by a failed sync");
 }
 
 /// If a failed sync drops streams too, their blocks do not replace flushed ones.

@@ -2,7 +2,7 @@
 
 use crate::fixture::*;
 use crate::model::*;
-use lacuna_contracts::{BlockAddr, Disk, Error, Kind, Result, SEGMENT_BLOCKS};
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Error, Kind, Result, SEGMENT_BLOCKS};
 use lacuna_crypto::Cipher;
 use lacuna_medium::{Medium, MemoryMedium, WriteExtent};
 use lacuna_sealed::{OpenOptions, Params};
@@ -18,15 +18,26 @@ fn nearly_full(params: &Params, spare: u64) -> Arc<FaultMedium<MemoryMedium>> {
     write(&disk, 0, 20, 1).unwrap();
     disk.close().unwrap();
     let medium = Arc::new(FaultMedium::new(inner));
-    let g = params.geometry();
-    let touched = g.data + g.stride;
-    medium.add(Fault::Quota { bytes: touched + spare });
-    for at in (0..touched).step_by(1 << 20) {
-        let mut bytes = vec![0; (touched - at).min(1 << 20) as usize];
-        medium.read_at(at, &mut bytes).unwrap();
-        medium.write_at(at, &bytes).unwrap();
-    }
+    limit_to_first_slot(&medium, params, spare);
     medium
+}
+
+/// Gives space to the journal, the map and the first slot, and lets the medium allocate `spare`
+/// bytes more.
+fn limit_to_first_slot<M: Medium>(medium: &FaultMedium<M>, params: &Params, spare: u64) {
+    let g = params.geometry();
+    let meta = SEGMENT_BLOCKS * params.cipher.meta_size() as u64;
+    let first = g.data_of(0);
+    let held = [0..g.meta_of(0) + meta, first..first + SEGMENT_BLOCKS * BLOCK_SIZE as u64];
+    let bytes = held.iter().map(|range| range.end - range.start).sum::<u64>() + spare;
+    medium.add(Fault::Quota { bytes });
+    for range in held {
+        for at in range.clone().step_by(1 << 20) {
+            let mut bytes = vec![0; (range.end - at).min(1 << 20) as usize];
+            medium.read_at(at, &mut bytes).unwrap();
+            medium.write_at(at, &bytes).unwrap();
+        }
+    }
 }
 
 /// Small writes to new segments until the medium is full lose no acknowledged block.
@@ -208,14 +219,7 @@ fn the_reserve_ends_with_a_refusal_and_loses_nothing() {
 /// space.
 fn full_with(params: &Params, image: &MediumImage) -> Arc<FaultMedium<CrashMedium>> {
     let medium = Arc::new(FaultMedium::new(Arc::new(CrashMedium::from_image(image.clone()))));
-    let g = params.geometry();
-    let touched = g.data + g.stride;
-    medium.add(Fault::Quota { bytes: touched });
-    for at in (0..touched).step_by(1 << 20) {
-        let mut bytes = vec![0; (touched - at).min(1 << 20) as usize];
-        medium.read_at(at, &mut bytes).unwrap();
-        medium.write_at(at, &bytes).unwrap();
-    }
+    limit_to_first_slot(&medium, params, 0);
     medium.sync().unwrap();
     medium
 }

@@ -70,9 +70,10 @@ class Disk:
         self.map = MIB + self.ring_len
         end_of_map = self.map + -(-16 * capacity // 4096) * 4096
         self.homes = -(-end_of_map // MIB) * MIB
-        self.home_len = -(-1024 * (4096 + self.m) // 262144) * 262144
+        self.group_meta = -(-8 * 1024 * self.m // 262144) * 262144
         self.segments = -(-self.blocks // 1024)
-        assert len(image) >= self.homes + (self.segments + spare) * self.home_len
+        slots = self.segments + spare
+        assert len(image) >= self.homes + -(-slots // 8) * self.group_meta + slots * 1024 * 4096
         self.read_map()
         self.words = {}
         self.replay()
@@ -147,9 +148,11 @@ class Disk:
             return self.words[block]
         if block // 1024 not in self.home:
             return ZEROS, bytes(self.m)
-        home = self.homes + self.home_len * self.home[block // 1024]
+        group, n = divmod(self.home[block // 1024], 8)
+        start = self.homes + group * (self.group_meta + 8 * 1024 * 4096)
         index, m = block % 1024, self.m
-        data, meta = home + 4096 * index, home + 1024 * 4096 + m * index
+        data = start + self.group_meta + 4096 * (1024 * n + index)
+        meta = start + m * (1024 * n + index)
         return self.image[data : data + 4096], self.image[meta : meta + m]
 
     def read(self, block):
