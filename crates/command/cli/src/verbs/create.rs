@@ -48,7 +48,7 @@ pub(crate) fn run(args: &CreateArgs, console: Console) -> Result<()> {
         format!("ID {}", created.id),
         format!("trying a passphrase costs {}", cost::to_text(&created.header.cost)),
     ])?;
-    let device_uses = device_len(&args.location).and_then(|len| uses(&disk, len));
+    let device_uses = device_len(&args.location).map(|len| uses(&disk, len));
     device_uses.map_or(Ok(()), |uses| console.done(&uses))
 }
 
@@ -59,21 +59,26 @@ fn device_len(location: &Location) -> Option<u64> {
     File::open(path).and_then(|mut device| device.seek(SeekFrom::End(0))).ok()
 }
 
-/// The uses of the part of a device that is not the disk, on a line of their own. `None` for
-/// formats without a journal and tags beside the data.
-fn uses(disk: &Description, device: u64) -> Option<String> {
+/// The share of a device that the disk gets, and the uses of the rest, on a line of its own.
+fn uses(disk: &Description, device: u64) -> String {
     let number = |name: &str| {
         let value = disk.details.iter().find(|detail| detail.name == name)?.value;
         if let DetailValue::Number(number) = value { Some(number) } else { None }
     };
-    let [journal, map, tags] = shares(device, disk.size, number("ring")?, number("data_offset")?);
-    Some(format!(
-        "of {} on the device: journal {}, header and map with room to grow {}, tags and spare segments {}",
-        human_size(device),
-        human_size(journal),
-        human_size(map),
-        human_size(tags)
-    ))
+    let (whole, percent) = (human_size(device), 100.0 * disk.size as f64 / device as f64);
+    if disk.hidden_sizes.is_some() {
+        // Deniability contract: the text does not depend on the number of levels created.
+        return format!(
+            "of {whole} on the device level 0 gets {percent:.1}%; the rest is for hidden levels, whether there are \
+             any or not, and for spare room"
+        );
+    }
+    let gets = format!("of {whole} on the device the disk gets {percent:.1}%");
+    let (Some(journal), Some(data_offset)) = (number("ring"), number("data_offset")) else { return gets };
+    let [journal, map, tags] = shares(device, disk.size, journal, data_offset).map(human_size);
+    format!(
+        "{gets}; journal {journal}, spare segments and tags {tags}, header and map with room to grow {map}"
+    )
 }
 
 /// The bytes of a device for the journal, for the header and the map, and for the rest.
@@ -129,12 +134,35 @@ pub(crate) fn delete(args: &DeleteArgs, console: Console) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lacuna_storage::format::DescriptionDetail;
 
     #[test]
     fn the_shares_of_a_device_add_up_to_it() {
-        let (device, size) = (1 << 30, 812 << 20);
-        let shares = shares(device, size, 128 << 20, 150 << 20);
-        assert_eq!(shares, [128 << 20, 22 << 20, 62 << 20]);
+        let (device, size) = (1 << 30, 968 << 20);
+        let shares = shares(device, size, 20 << 20, 22 << 20);
+        assert_eq!(shares, [20 << 20, 2 << 20, 34 << 20]);
         assert_eq!(shares.iter().sum::<u64>() + size, device);
+    }
+
+    #[test]
+    fn the_share_of_the_disk_is_told_and_what_the_rest_is_for() {
+        let detail = |name, bytes| DescriptionDetail::of(name, DetailValue::Number(bytes));
+        let sealed = Description {
+            details: vec![detail("ring", 20 << 20), detail("data_offset", 22 << 20)],
+            ..Description::of((968 << 20) / 4096, 0)
+        };
+        assert_eq!(
+            uses(&sealed, 1 << 30),
+            "of 1 GiB on the device the disk gets 94.5%; journal 20 MiB, spare segments and tags 34 MiB, header \
+             and map with room to grow 2 MiB"
+        );
+        let with_levels =
+            Description { hidden_sizes: Some(vec![1 << 30]), ..Description::of((2 << 30) / 4096, 0) };
+        let words = uses(&with_levels, 4 << 30);
+        assert!(words.starts_with("of 4 GiB on the device level 0 gets 50.0%; the rest is for"), "{words}");
+        assert_eq!(
+            uses(&Description::of((3 << 30) / 4096, 0), 4 << 30),
+            "of 4 GiB on the device the disk gets 75.0%"
+        );
     }
 }

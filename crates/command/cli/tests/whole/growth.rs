@@ -85,6 +85,18 @@ fn a_disk_grows_with_its_device() {
 }
 
 #[test]
+fn create_says_how_much_of_the_device_the_disk_gets() {
+    if !can_mount("/dev/loop-control") {
+        return;
+    }
+    let scene = Scene::new();
+    fs::File::create(scene.path("backing")).unwrap().set_len(1 << 30).unwrap();
+    let device = Device::over(&scene, &["backing"]);
+    let said = scene.create(&device.0, &[]).code(0).stdout;
+    assert!(said.contains("of 1 GiB on the device the disk gets 94.5%; journal 20.2 MiB, "), "{said}");
+}
+
+#[test]
 fn growth_is_no_fault_and_a_lost_last_copy_is_one() {
     for (format, remedy) in [("sealed", "lacuna resize"), ("deniable", "lacuna header repair")] {
         let Some(grown) = GrowableDevice::new(200 << 20, &["--format", format]) else { return };
