@@ -3,12 +3,13 @@
 
 use crate::direct::DirectReader;
 use crate::dont_cache::DontCacheReader;
+use crate::file_cache::{FileStamp, drop_pages};
 use crate::file_open::{
     Access, LinkPolicy, check_kind, create_error, lock, open_error, open_noatime, refuse_hard_links,
     retry_while_busy,
 };
 use crate::path_only::path_only;
-use crate::runs::near_runs;
+use crate::runs::{are_adjacent, near_runs, places};
 use crate::{Medium, ReadExtent, WriteExtent, block_device};
 use lacuna_contracts::{Error, Hint, Kind, Result, Setting};
 use rustix::fs::{
@@ -19,6 +20,7 @@ use rustix::io::{Errno, ReadWriteFlags, preadv, pwritev, pwritev2, retry_on_intr
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Seek, SeekFrom};
 use std::num::NonZeroU64;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -38,16 +40,6 @@ const LONGER_FILES: &str =
 const FREE_SPACE: &str = "free space on the file system that holds it, then close the disk and open it \
     again; flushed data is safe";
 
-/// Whether `next` begins at the end of `one`.
-fn are_adjacent(one: &ReadExtent<'_>, next: &ReadExtent<'_>) -> bool {
-    one.offset + one.buf.len() as u64 == next.offset
-}
-
-/// The ranges of the extents of a batch: offsets and lengths.
-fn places(batch: &[WriteExtent<'_>]) -> impl Iterator<Item = (u64, u64)> {
-    batch.iter().map(|extent| (extent.offset, extent.data.len() as u64))
-}
-
 /// A file or block device. Holds a lock on it until dropped: exclusive for writing, shared for
 /// reading.
 ///
@@ -62,6 +54,8 @@ pub struct FileMedium {
     updates_atime: bool,
     /// Whether the file is fully allocated and stays so.
     keeps_allocation: AtomicBool,
+    /// Whether a sync has failed: the cache may then have pages that the medium does not have.
+    sync_failed: AtomicBool,
     direct: DirectReader,
     discreet: DontCacheReader,
 }
@@ -137,8 +131,18 @@ impl FileMedium {
     fn of_file(mut file: File, path: PathBuf, device: bool, updates_atime: bool) -> std::io::Result<Self> {
         let len = AtomicU64::new(file.seek(SeekFrom::End(0))?);
         let (keeps_allocation, direct) = (AtomicBool::new(false), DirectReader::default());
-        let discreet = DontCacheReader::default();
-        Ok(FileMedium { file, path, len, device, updates_atime, keeps_allocation, direct, discreet })
+        let (sync_failed, discreet) = (AtomicBool::new(false), DontCacheReader::default());
+        Ok(FileMedium {
+            file,
+            path,
+            len,
+            device,
+            updates_atime,
+            keeps_allocation,
+            sync_failed,
+            direct,
+            discreet,
+        })
     }
 
     fn locked(file: File, path: &Path, access: Access, touches: bool) -> Result<Self> {
@@ -262,6 +266,7 @@ impl FileMedium {
         let under_way = self.direct.begin_sync();
         let synced = self.file.sync_data();
         under_way.into_iter().for_each(|sync| sync.end(synced.is_ok()));
+        self.sync_failed.fetch_or(synced.is_err(), Ordering::Relaxed);
         synced
     }
 
@@ -365,6 +370,7 @@ impl Medium for FileMedium {
                 }
                 Err(e) => {
                     // As for a failed sync.
+                    self.sync_failed.store(true, Ordering::Relaxed);
                     let len = extent.data.len() as u64;
                     return Err(self.failed("synced write", extent.offset, len, &e).with_kind(Kind::Io));
                 }
@@ -381,6 +387,10 @@ impl Medium for FileMedium {
     }
 
     fn forget_cached(&self) -> Result<()> {
+        self.forget_cached_outside(0..0)
+    }
+
+    fn forget_cached_outside(&self, kept: Range<u64>) -> Result<()> {
         // Dirty pages cannot be dropped, hence the sync. After it, pages with a failed write count
         // as written, and can be dropped.
         let synced = match self.sync_data() {
@@ -388,9 +398,9 @@ impl Medium for FileMedium {
             Err(e) if e.raw_os_error() == Some(Errno::ROFS.raw_os_error()) => Ok(()),
             other => other,
         };
-        let dropped = fadvise(&self.file, 0, None, ReadAdvice::DontNeed).map_err(std::io::Error::from);
-        let dropped =
-            dropped.and_then(|()| if self.device { block_device::drop_cache(&self.file) } else { Ok(()) });
+        // After a failed write the caller knows of no page that the medium has it.
+        let kept = if synced.is_ok() { kept } else { 0..0 };
+        let dropped = drop_pages(&self.file, self.device, kept);
         synced.map_err(|e| {
             Error::io(format!("earlier writes did not reach {}", self.path.display()), &e)
                 .with_kind(Kind::Io)
@@ -400,6 +410,19 @@ impl Medium for FileMedium {
             Error::io(format!("cannot drop the cached pages of {}", self.path.display()), &e)
                 .with_kind(Kind::Io)
         })
+    }
+
+    fn stamp(&self) -> Result<Option<FileStamp>> {
+        let failed = |e| Error::io(format!("cannot look at {}", self.path.display()), &e);
+        FileStamp::of(&self.file).map_err(failed)
+    }
+
+    fn settled_stamp(&self) -> Result<Option<FileStamp>> {
+        let Some(stamp) = self.stamp()?.filter(FileStamp::wait_for_later_tick) else { return Ok(None) };
+        // A write before this sync is on the medium after it; a write after it changes the stamp.
+        self.sync()?;
+        let is_sound = !self.sync_failed.load(Ordering::Relaxed);
+        Ok(self.stamp()?.filter(|now| is_sound && *now == stamp))
     }
 
     fn expect_random_reads(&self) {

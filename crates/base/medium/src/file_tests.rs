@@ -292,3 +292,70 @@ fn discards_free_space_after_the_allocation_is_released() {
     medium.discard(0, 65536).unwrap();
     assert_eq!(medium.file.metadata().unwrap().blocks(), 0);
 }
+
+#[test]
+fn cached_pages_stay_only_within_the_range_that_is_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m");
+    std::fs::write(&path, vec![7u8; 10 << 20]).unwrap();
+    let medium = FileMedium::open(&path, Access::Write).unwrap();
+    medium.forget_cached().unwrap();
+    // On tmpfs the pages always stay.
+    if resident(&path) != Some(0) {
+        return;
+    }
+    let mut all = vec![0; 10 << 20];
+    // Whole pieces of 2 MiB stay.
+    for (kept, pages) in [((1 << 20) + 5..9 << 20, 6 << 8), (0..4 << 20, 4 << 8), (1 << 20..3 << 20, 0)] {
+        medium.read_at(0, &mut all).unwrap();
+        medium.forget_cached_outside(kept.clone()).unwrap();
+        assert_eq!(resident(&path), Some(pages), "{kept:?}");
+    }
+}
+
+#[test]
+fn each_change_and_each_copy_of_a_file_has_another_stamp() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m");
+    std::fs::write(&path, vec![7u8; 1 << 20]).unwrap();
+    let medium = FileMedium::open(&path, Access::Write).unwrap();
+    // Of a file on a file system of another kind no stamp is known.
+    let Some(first) = medium.settled_stamp().unwrap() else { return };
+    medium.read_at(0, &mut [0; 4096]).unwrap();
+    medium.forget_cached().unwrap();
+    assert_eq!(medium.stamp().unwrap(), Some(first));
+    assert_eq!(medium.settled_stamp().unwrap(), Some(first));
+    let mut seen = vec![first];
+    let mut has_changed = |medium: &FileMedium| {
+        let stamp = medium.settled_stamp().unwrap().unwrap();
+        let is_new = !seen.contains(&stamp);
+        seen.push(stamp);
+        is_new
+    };
+    // Another program writes the same byte again.
+    let other = OpenOptions::new().write(true).open(&path).unwrap();
+    other.write_all_at(&[7], 5000).unwrap();
+    assert!(has_changed(&medium));
+    medium.discard(0, 4096).unwrap();
+    assert!(has_changed(&medium));
+    medium.set_len(2 << 20).unwrap();
+    assert!(has_changed(&medium));
+    drop(medium);
+    let copy = dir.path().join("copy");
+    std::fs::copy(&path, &copy).unwrap();
+    std::fs::rename(&copy, &path).unwrap();
+    assert!(has_changed(&FileMedium::open(&path, Access::Write).unwrap()));
+}
+
+#[test]
+fn after_a_failed_sync_no_stamp_is_settled() {
+    // The system refuses to sync this device.
+    let null = OpenOptions::new().read(true).write(true).open("/dev/null").unwrap();
+    let medium = FileMedium::of_file(null, PathBuf::from("/dev/null"), false, false).unwrap();
+    assert!(medium.sync().is_err() && medium.sync_failed.load(Ordering::Relaxed));
+    let dir = tempfile::tempdir().unwrap();
+    let medium = FileMedium::create(&dir.path().join("m"), 1 << 20).unwrap();
+    medium.sync_failed.store(true, Ordering::Relaxed);
+    medium.write_at(0, &[1; 4096]).unwrap();
+    assert_eq!(medium.settled_stamp().unwrap(), None);
+}

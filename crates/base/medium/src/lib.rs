@@ -18,6 +18,7 @@ mod direct;
 mod disk_folder;
 mod dont_cache;
 mod file;
+mod file_cache;
 mod file_open;
 mod folder;
 mod medium;
@@ -34,6 +35,7 @@ mod unsynced;
 
 pub use disk_folder::{DiskFolder, LOCK as LOCK_FILE, forget_cached};
 pub use file::FileMedium;
+pub use file_cache::FileStamp;
 pub use file_open::{Access, LinkPolicy, check_can_create, check_takes_files, open_for_inspection};
 pub use folder::{Folder, FolderFile, FsSpace, check_name};
 pub use medium::{Medium, ReadExtent, WriteExtent};

@@ -1,6 +1,8 @@
 //! The trait for flat media.
 
+use crate::FileStamp;
 use lacuna_contracts::Result;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A range to read, and its buffer.
@@ -47,6 +49,23 @@ pub trait Medium: Send + Sync {
     /// still be written; the error reports failed writes.
     fn forget_cached(&self) -> Result<()> {
         Ok(())
+    }
+    /// The same for everything outside of `kept`, a range of bytes. Cached pages within it may
+    /// stay: the caller knows that they are those of the medium. They do not stay if writing back
+    /// fails.
+    fn forget_cached_outside(&self, _kept: Range<u64>) -> Result<()> {
+        self.forget_cached()
+    }
+    /// The state of the file that this medium is. `None`: its changes cannot be told.
+    fn stamp(&self) -> Result<Option<FileStamp>> {
+        Ok(None)
+    }
+    /// Makes earlier writes durable, and returns the state of the file that this medium is. If the
+    /// file has this state at a later time of the same boot, no writer has changed it, and all its
+    /// cached pages are those of the medium. `None`: that cannot be told, as after a sync that
+    /// failed, or if a write is under way. It may wait for some milliseconds.
+    fn settled_stamp(&self) -> Result<Option<FileStamp>> {
+        Ok(None)
     }
     /// Another handle on the same medium, with the current length of the medium. It has no lock:
     /// the caller must keep this handle, which has the lock, for as long. A failed write is

@@ -1,12 +1,22 @@
-//! Grouping of extents into read requests.
+//! Grouping of extents into requests.
 
-use crate::ReadExtent;
+use crate::{ReadExtent, WriteExtent};
 
 /// The most bytes between two extents of one request: reading that much more costs less than
 /// another request.
 const MOST_BETWEEN: u64 = 32 << 10;
 /// The most bytes of one request, unless a single extent has more.
 pub(crate) const MOST_AT_ONCE: u64 = 256 << 10;
+
+/// Whether `next` begins at the end of `one`.
+pub(crate) fn are_adjacent(one: &ReadExtent<'_>, next: &ReadExtent<'_>) -> bool {
+    one.offset + one.buf.len() as u64 == next.offset
+}
+
+/// The ranges of the extents of a batch: offsets and lengths.
+pub(crate) fn places(batch: &[WriteExtent<'_>]) -> impl Iterator<Item = (u64, u64)> {
+    batch.iter().map(|extent| (extent.offset, extent.data.len() as u64))
+}
 
 /// Splits a batch into runs that one request each can read, gaps included. A run has consecutive
 /// extents in ascending order with small gaps.

@@ -112,3 +112,35 @@ fn an_unreported_write_failure_is_reported() {
     medium.forget_cached().unwrap();
     assert!(first_bytes(&medium).contains(&0));
 }
+
+/// A mounted file system, which is unmounted when a test ends.
+struct Mounted(TempDir);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        succeeds("umount", &["--lazy", self.0.path().to_str().unwrap()]);
+    }
+}
+
+#[test]
+fn a_file_with_a_failed_sync_has_no_settled_stamp() {
+    let Some(device) = Overcommitted::new() else { return };
+    let host = Mounted(tempfile::tempdir().unwrap());
+    let (from, at) = (device.path().to_str().unwrap(), host.0.path().to_str().unwrap());
+    // Without a journal, the file system goes on after a failed write.
+    let mkfs = ["-q", "-b", "4096", "-I", "256", "-O", "^has_journal", from];
+    if !succeeds("mkfs.ext4", &mkfs) || !succeeds("mount", &[from, at]) {
+        let _ = writeln!(std::io::stderr(), "skipped: an ext4 on a loop device cannot be had");
+        return;
+    }
+    let medium = FileMedium::create(&host.0.path().join("m"), 3 << 20).unwrap();
+    medium.write_at(0, &[7; 4096]).unwrap();
+    let stamp = medium.settled_stamp().unwrap();
+    assert!(stamp.is_some() && stamp == medium.settled_stamp().unwrap());
+    medium.write_at(0, &vec![7; 5 << 19]).unwrap();
+    medium.sync().expect_err("2.5 MiB found room in 1 MiB");
+    // The system reports the failure once. Its cache still shows the data.
+    assert!(!matches!(medium.settled_stamp(), Ok(Some(_))));
+    medium.write_at(4096, &[8; 4096]).unwrap();
+    assert!(!matches!(medium.settled_stamp(), Ok(Some(_))));
+}
