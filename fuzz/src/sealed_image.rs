@@ -8,7 +8,7 @@ use crate::sparse::SparseMedium;
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, Result, SEGMENT_BLOCKS, Secret};
 use lacuna_crypto::{Cipher, SeededRandom};
 use lacuna_medium::Medium;
-use lacuna_sealed::{OpenOptions, Params, SealedDisk};
+use lacuna_sealed::{CachedSlots, OpenOptions, Params, SealedDisk};
 use std::sync::{Arc, OnceLock};
 
 /// Blocks of each disk: one whole segment and part of a second one.
@@ -72,6 +72,7 @@ pub fn open(medium: Arc<dyn Medium>, params: &Params, seed: u64, read_only: bool
         background: false,
         random: Arc::new(SeededRandom::new(seed)),
         kept: None,
+        cached: CachedSlots::Dropped,
     };
     SealedDisk::open(medium, params, &Secret::copy_from(&[5; 32]), &[6; 16], options)
 }

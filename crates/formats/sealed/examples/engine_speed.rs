@@ -4,7 +4,7 @@
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, Secret};
 use lacuna_crypto::{Cipher, SystemRandom};
 use lacuna_medium::FileMedium;
-use lacuna_sealed::{OpenOptions, Params, SealedDisk};
+use lacuna_sealed::{CachedSlots, OpenOptions, Params, SealedDisk};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -70,6 +70,7 @@ fn main() {
         background: true,
         random: Arc::new(SystemRandom::new().unwrap()),
         kept: None,
+        cached: CachedSlots::Dropped,
     };
     let disk = Arc::new(SealedDisk::open(Arc::new(medium), &params, &master, &[0; 16], options).unwrap());
     let all: [(&str, u64, bool, bool, u64, u64); 8] = [

@@ -45,6 +45,20 @@ pub struct OpenOptions {
     /// [`SealedDisk::kept_layout`] says; the memory of a predecessor is taken over. None: memory of
     /// this process alone.
     pub kept: Option<KeptMemory>,
+    /// The pages of the slots that the system has cached.
+    pub cached: CachedSlots,
+}
+
+/// What an opening does with pages of the slots that the system has cached. Pages of the header,
+/// the journal and the map are dropped in any case, so that these are read from the medium.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CachedSlots {
+    /// It drops them: some may be in the cache alone, after a sync that failed.
+    Dropped,
+    /// It keeps them: the caller knows that no writer has changed the medium since the disk was
+    /// closed without an error. They are dropped all the same if the journal is not empty, as after
+    /// a crash.
+    Kept,
 }
 
 /// An open sealed disk.
@@ -134,8 +148,11 @@ impl SealedDisk {
         options: OpenOptions,
         rescue: bool,
     ) -> Result<SealedDisk> {
-        medium.forget_cached()?;
         let g = params.geometry();
+        match options.cached {
+            CachedSlots::Dropped => medium.forget_cached()?,
+            CachedSlots::Kept => medium.forget_cached_outside(g.data..g.end())?,
+        }
         if medium.len() < g.end() {
             return Err(Error::new(Kind::Corrupt, "the medium is shorter than its disk")
                 .found(format!("{} bytes", medium.len()))
@@ -150,6 +167,10 @@ impl SealedDisk {
             Journal::open(medium.clone(), g.journal, params.journal_len, master.clone(), random, rescue)?;
         let map = SegmentMap::load(&*medium, params, derive(master, "sealed map", uuid), options.read_only)?;
         let replayed = ReplayIndex::of(&mut journal, &map, params)?;
+        if options.cached == CachedSlots::Kept && replayed.batches > 0 {
+            // The medium does not say that the disk was closed well.
+            medium.forget_cached()?;
+        }
         let store = Arc::new(SlotStore::new(medium, params, options.budget.share(3, 8)));
         let cipher = BlockCipher::new(params.cipher, master, uuid)?;
         Self::assemble(params, options, journal, map, store, cipher, replayed)

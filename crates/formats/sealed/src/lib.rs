@@ -81,5 +81,5 @@ mod sealer;
 mod segments;
 mod slot_store;
 
-pub use disk::{OpenOptions, SealedDisk};
+pub use disk::{CachedSlots, OpenOptions, SealedDisk};
 pub use geometry::{Geometry, Params, VERSION};

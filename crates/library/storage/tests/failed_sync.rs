@@ -8,7 +8,7 @@ use lacuna_deniable::{Params as DeniableParams, StripeGeometry};
 use lacuna_levels::{DiskKeys, LevelFormat, OpenOptions as LevelOptions, level_disks};
 use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_oblivious::{HidingMode, Params as ObliviousParams, Plan};
-use lacuna_sealed::{OpenOptions, Params, SealedDisk};
+use lacuna_sealed::{CachedSlots, OpenOptions, Params, SealedDisk};
 use lacuna_testkit::levels::seeded_randomness;
 use lacuna_testkit::{FailingSyncMedium, check_reopen_after_failed_sync};
 use std::sync::Arc;
@@ -78,6 +78,7 @@ fn sealed_disks_reopen_from_the_medium_after_a_failed_sync() {
                     background: true,
                     random,
                     kept: None,
+                    cached: CachedSlots::Dropped,
                 };
                 let disk = SealedDisk::open(medium, &params, &master, &UUID, options)?;
                 Ok(vec![Arc::new(disk) as Arc<dyn Disk>])

@@ -6,7 +6,7 @@ use lacuna_contracts::{Budget, Disk, Result, Secret};
 use lacuna_crypto::SeededRandom;
 use lacuna_levels::{DiskKeys, LevelFormat, Levels, OpenOptions, Randomness, level_disks};
 use lacuna_medium::Medium;
-use lacuna_sealed::SealedDisk;
+use lacuna_sealed::{CachedSlots, SealedDisk};
 use std::sync::Arc;
 
 const UUID: [u8; 16] = [6; 16];
@@ -62,6 +62,7 @@ pub fn sealed(
         background: false,
         random: random(3),
         kept: None,
+        cached: CachedSlots::Dropped,
     };
     Ok(Arc::new(SealedDisk::open(Arc::clone(medium), params, &master(0), &UUID, options)?))
 }
