@@ -39,10 +39,9 @@ fn create() -> Arc<CrashMedium> {
 
 fn open(medium: &Arc<CrashMedium>) -> Result<Box<dyn OpenFormat>> {
     with_medium(medium, |backing, keys| {
-        params().open(
-            backing,
-            &OpenContext { keys, options: OpenDiskOptions::default(), rescue: false, keeper: None },
-        )
+        let options = OpenDiskOptions::default();
+        params()
+            .open(backing, &OpenContext { keys, options, rescue: false, keeper: None, keeps_cached: false })
     })
 }
 

@@ -398,9 +398,9 @@ impl Medium for FileMedium {
             Err(e) if e.raw_os_error() == Some(Errno::ROFS.raw_os_error()) => Ok(()),
             other => other,
         };
-        // After a failed write the caller knows of no page that the medium has it.
+        // After a failed write no page is known to be on the medium.
         let kept = if synced.is_ok() { kept } else { 0..0 };
-        let dropped = drop_pages(&self.file, self.device, kept);
+        let dropped = drop_pages(&self.file, self.device, &kept);
         synced.map_err(|e| {
             Error::io(format!("earlier writes did not reach {}", self.path.display()), &e)
                 .with_kind(Kind::Io)

@@ -67,7 +67,7 @@ impl FileStamp {
 
 /// Drops the cached pages of a file or device, except those of whole pieces of a file in `kept`.
 /// Dirty pages stay, and pages that a program has mapped.
-pub(crate) fn drop_pages(file: &File, is_device: bool, kept: Range<u64>) -> Result<()> {
+pub(crate) fn drop_pages(file: &File, is_device: bool, kept: &Range<u64>) -> Result<()> {
     let (start, end) = (kept.start.div_ceil(LARGEST_PIECE), kept.end / LARGEST_PIECE);
     if is_device || start >= end {
         fadvise(file, 0, None, Advice::DontNeed)?;

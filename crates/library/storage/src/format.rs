@@ -140,6 +140,10 @@ pub struct OpenContext<'k> {
     pub rescue: bool,
     /// The holder of memory that outlives this process, for formats that keep acknowledged writes.
     pub keeper: Option<&'k Arc<dyn MemoryKeeper>>,
+    /// Whether the cached pages of the medium are those of the medium, because the disk was closed
+    /// well and no writer has changed its file since. Ignored by formats whose cached pages never
+    /// stay ([`OpenFormat::can_stay_cached`]).
+    pub keeps_cached: bool,
 }
 
 /// The error for a format without disks.
@@ -244,6 +248,12 @@ pub trait OpenFormat: Send + Sync {
     /// Closes the disk, with all its levels.
     fn close(&self) -> Result<()> {
         self.disk().close()
+    }
+
+    /// Whether pages of the medium that the system has cached may stay from one opening to the
+    /// next, if the disk was closed without an error.
+    fn can_stay_cached(&self) -> bool {
+        false
     }
 
     /// Whether the library must flush every write and discard before it is acknowledged, because

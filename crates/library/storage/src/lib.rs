@@ -143,6 +143,7 @@ pub use lacuna_rados as rados;
 pub use lacuna_sealed_objects::{ObjectLayout, is_of_version_table};
 pub use observer::{Observer, Silent};
 pub use opening::claim::claiming_process;
+pub use opening::close_marks::CloseMarks;
 pub use opening::disk::OpenDisk;
 pub use opening::open_disk_options::{OpenDiskOptions, write_through_refused};
 pub use opening::reopenable_disk::ReopenableDisk;
@@ -152,7 +153,7 @@ pub use resize::resize;
 pub use size::{human_size, size_in_blocks};
 pub use unlock::{
     HeaderOpener, LeasedHeader, PassphraseMatch, UnlockedHeader, open, read_public_params, unlock,
-    unlock_to_rescue,
+    unlock_to_rescue, unlock_to_serve,
 };
 
 /// The program in the README compiles.

@@ -15,6 +15,7 @@ use crate::header::copy_remedy::CopyRemedy;
 use crate::inspect::examine::remedy_for;
 use crate::observer::{Observer, run_step};
 use crate::opening::claim::DiskClaim;
+use crate::opening::close_marks::CloseMarks;
 use crate::opening::disk::OpenDisk;
 use crate::opening::open_disk_options::OpenDiskOptions;
 use crate::opening::unlocked_disk::{DiskAccess, UnlockedDisk};
@@ -58,6 +59,8 @@ pub struct UnlockedHeader {
     on_device: bool,
     /// Open a damaged disk, for reading.
     rescue: bool,
+    /// Where to mark the disk when it was closed well.
+    marks: Option<Arc<CloseMarks>>,
     location: Location,
     steal: bool,
 }
@@ -82,10 +85,25 @@ pub fn unlock(
     observer: &dyn Observer,
     ask: impl FnOnce(&PublicHeader, HeaderOpener<'_>) -> Result<PassphraseMatch>,
 ) -> Result<UnlockedHeader> {
+    unlock_to_serve(location, pool_access, access, None, observer, ask)
+}
+
+/// As [`unlock`], for a disk that is then used, rather than checked or changed in its header. With
+/// `marks`, a disk without levels in a file is marked there when it was closed well, and the pages
+/// of its file that the system has cached stay if it has such a mark. Errors: those of [`unlock`].
+pub fn unlock_to_serve(
+    location: &Location,
+    pool_access: &PoolAccess,
+    access: Access,
+    marks: Option<CloseMarks>,
+    observer: &dyn Observer,
+    ask: impl FnOnce(&PublicHeader, HeaderOpener<'_>) -> Result<PassphraseMatch>,
+) -> Result<UnlockedHeader> {
     let disk = DiskRef { location, pool_access };
-    let held = disk.hold(access, observer)?;
+    let held = disk.hold(access, marks.as_ref(), observer)?;
     let claims = held.connection().is_none() && access == Access::Write;
-    unlock_held_disk(held, disk, claims, observer, ask)
+    let volume = unlock_held_disk(held, disk, claims, observer, ask)?;
+    Ok(UnlockedHeader { marks: marks.map(Arc::new), ..volume })
 }
 
 /// As [`unlock`], for reading a disk on a damaged or truncated medium. The disk is later opened as
@@ -168,6 +186,7 @@ fn unlock_held_disk(
         file,
         on_device,
         rescue: false,
+        marks: None,
         location: location.clone(),
         steal: pool_access.steal,
     })
@@ -261,7 +280,16 @@ impl UnlockedHeader {
     /// open.
     pub fn into_disk(self, forks: bool) -> Result<UnlockedDisk> {
         let UnlockedHeader {
-            unlocked, parameters, backing, claim, on_device, location, steal, rescue, ..
+            unlocked,
+            parameters,
+            backing,
+            claim,
+            on_device,
+            location,
+            steal,
+            rescue,
+            marks,
+            ..
         } = self;
         if parameters.is_vault() {
             return Err(not_a_disk(&location));
@@ -281,7 +309,18 @@ impl UnlockedHeader {
             held => DiskAccess::Held(held),
         };
         let masters = unlocked.master_keys;
-        Ok(UnlockedDisk { access: reach, parameters, claim, masters, id, uuid, on_device, rescue, location })
+        Ok(UnlockedDisk {
+            access: reach,
+            parameters,
+            claim,
+            masters,
+            id,
+            uuid,
+            on_device,
+            rescue,
+            marks,
+            location,
+        })
     }
 }
 

@@ -232,6 +232,14 @@ impl Medium for FailingSyncMedium {
         self.medium.forget_cached()
     }
 
+    fn forget_cached_outside(&self, kept: Range<u64>) -> Result<()> {
+        let mut state = self.state();
+        state.write_back(&*self.medium)?;
+        let stays = |number: u64| number * PAGE_SIZE >= kept.start && (number + 1) * PAGE_SIZE <= kept.end;
+        state.cache.retain(|number, _| stays(*number));
+        self.medium.forget_cached_outside(kept)
+    }
+
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
         self.state().change_pages(&*self.medium, offset..offset + len, |piece, _| piece.fill(0))
     }
@@ -272,6 +280,15 @@ mod tests {
         medium.write_at(0, &[4]).unwrap();
         medium.forget_cached().unwrap();
         assert_eq!((byte(4100), byte(4250), byte(9_999), byte(0)), (1, 0, 2, 4));
+        // Pages outside of a kept range go.
+        medium.fail_sync(1);
+        medium.write_at(0, &[6]).unwrap();
+        medium.write_at(4100, &[7]).unwrap();
+        assert!(medium.sync().is_err());
+        medium.forget_cached_outside(4096..8192).unwrap();
+        assert_eq!((byte(0), byte(4100)), (4, 7));
+        medium.forget_cached().unwrap();
+        assert_eq!(byte(4100), 1);
         medium.write_at(0, &[5]).unwrap();
         medium.cut_power();
         assert_eq!(byte(0), 4);

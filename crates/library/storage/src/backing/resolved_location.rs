@@ -6,6 +6,7 @@ use crate::backing::held_disk::{Backing, BackingKind, HeldDisk, ProbedDisk};
 use crate::backing::rados::{PoolConnection, PoolLocation};
 use crate::foreign;
 use crate::observer::Observer;
+use crate::opening::close_marks::{CloseMarks, forget_cached_header};
 use crate::rados::ClusterOptions;
 use lacuna_contracts::Result;
 use lacuna_header::Location;
@@ -104,14 +105,20 @@ impl<'d> DiskRef<'d> {
         ResolvedLocation::of(self.location, &self.pool_access.cluster)
     }
 
-    /// Holds the disk.
-    pub(crate) fn hold(self, access: Access, observer: &dyn Observer) -> Result<HeldDisk> {
+    /// Holds the disk. `marks`: where it may be marked as one that was closed well; the cached
+    /// pages of its file can then stay.
+    pub(crate) fn hold(
+        self,
+        access: Access,
+        marks: Option<&CloseMarks>,
+        observer: &dyn Observer,
+    ) -> Result<HeldDisk> {
         match self.resolve() {
             ResolvedLocation::File(place) => {
                 let medium = place.hold(access)?;
                 // After a failed sync the system's cache may hold a header that the medium does not
                 // have.
-                medium.forget_cached()?;
+                forget_cached_header(&medium, marks)?;
                 if access == Access::Write {
                     foreign::refuse(&medium).map_err(|e| e.context(self.location))?;
                 }
@@ -138,7 +145,7 @@ impl<'d> DiskRef<'d> {
     pub(crate) fn hold_to_rescue(self, observer: &dyn Observer) -> Result<HeldDisk> {
         match self.resolve() {
             ResolvedLocation::Flash(place) => place.hold_to_rescue(),
-            ResolvedLocation::File(_) | ResolvedLocation::Pool(_) => self.hold(Access::Read, observer),
+            ResolvedLocation::File(_) | ResolvedLocation::Pool(_) => self.hold(Access::Read, None, observer),
         }
     }
 

@@ -19,7 +19,7 @@ use lacuna_crypto::{SystemRandom, derive, keyed_hash};
 use lacuna_header::{Uuid, open_by_key};
 use lacuna_kept_memory::{KeptMemory, MemoryKeeper};
 use lacuna_medium::Medium;
-use lacuna_sealed::{OpenOptions, Params as SealedParams, SealedDisk};
+use lacuna_sealed::{CachedSlots, OpenOptions, Params as SealedParams, SealedDisk};
 use parking_lot::RwLock;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,7 +34,7 @@ struct EngineOpener {
 }
 
 impl EngineOpener {
-    fn options(&self, kept: Option<KeptMemory>) -> OpenOptions {
+    fn options(&self, kept: Option<KeptMemory>, cached: CachedSlots) -> OpenOptions {
         OpenOptions {
             budget: self.options.budget,
             read_only: self.options.read_only,
@@ -42,11 +42,17 @@ impl EngineOpener {
             background: true,
             random: self.random.clone(),
             kept,
+            cached,
         }
     }
 
-    fn open(&self, medium: &Arc<dyn Medium>, params: &SealedParams) -> Result<SealedDisk> {
-        let options = self.options(self.memory(params)?);
+    fn open(
+        &self,
+        medium: &Arc<dyn Medium>,
+        params: &SealedParams,
+        cached: CachedSlots,
+    ) -> Result<SealedDisk> {
+        let options = self.options(self.memory(params)?, cached);
         SealedDisk::open(Arc::clone(medium), params, &self.master, &self.uuid, options)
     }
 
@@ -96,13 +102,15 @@ impl GrowableSealedDisk {
         let engine = if with.rescue {
             // The engine fails if it cannot read the journal or the map, and verifies both.
             let left = Arc::new(DamagedMedium::new(Arc::clone(medium), params.geometry().end(), true));
-            let (master, uuid, options) = (&opener.master, &opener.uuid, opener.options(None));
+            let options = opener.options(None, CachedSlots::Dropped);
+            let (master, uuid) = (&opener.master, &opener.uuid);
             let engine = SealedDisk::open_to_rescue(left.clone(), params, master, uuid, options)?;
             // A cipher without authentication must not decrypt garbage.
             left.set_strict();
             engine
         } else {
-            opener.open(medium, params)?
+            let cached = if with.keeps_cached { CachedSlots::Kept } else { CachedSlots::Dropped };
+            opener.open(medium, params, cached)?
         };
         Ok(GrowableSealedDisk { engine: RwLock::new(engine), blocks: AtomicU64::new(params.blocks), opener })
     }
@@ -151,6 +159,10 @@ impl OpenFormat for GrowableSealedDisk {
         self
     }
 
+    fn can_stay_cached(&self) -> bool {
+        true
+    }
+
     /// Requests wait meanwhile. After an error with the engine already closed, the disk refuses
     /// everything until it is opened again; the error says so.
     fn grow(&self, header: &OpenDiskHeader, size: Option<u64>) -> Result<Box<dyn Params>> {
@@ -172,7 +184,7 @@ impl OpenFormat for GrowableSealedDisk {
         self.opener.keeper.as_ref().map_or(Ok(()), |keeper| keeper.release())?;
         let grown = grow::grow(&**medium, &mut unlocked, &wanted, &former);
         let now = if grown.is_ok() { wanted } else { before };
-        *engine = self.opener.open(medium, &now).map_err(|e| {
+        *engine = self.opener.open(medium, &now, CachedSlots::Dropped).map_err(|e| {
             e.context("the disk is closed, and could not be opened again after its size was changed")
                 .with_kind(Kind::FailStop)
                 .hint("close it and open it again: all earlier writes are on the medium")

@@ -48,7 +48,7 @@ impl CreatedImage {
         GrowableSealedDisk::open(
             &medium,
             params,
-            &OpenContext { keys, options: opening, rescue: false, keeper: None },
+            &OpenContext { keys, options: opening, rescue: false, keeper: None, keeps_cached: false },
         )
         .unwrap()
     }

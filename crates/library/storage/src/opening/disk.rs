@@ -3,6 +3,7 @@
 use crate::format::{FormatInfo, OpenFormat, Params};
 use crate::header::header_lease::{HeaderLease, OpenDiskHeader};
 use crate::opening::claim::DiskClaim;
+use crate::opening::close_marks::CloseMark;
 use crate::opening::confidential_disk::ConfidentialDisk;
 use crate::snapshots::Snapshots;
 use lacuna_contracts::{BadBlock, BlockAddr, Disk, DiskCheckReport, Error, Extent, Result, Status};
@@ -19,6 +20,8 @@ pub struct OpenDisk {
     pub(crate) format: Box<dyn OpenFormat>,
     /// For changes while the disk is open.
     pub(crate) header: OpenDiskHeader,
+    /// The mark that the disk gets when it was closed well.
+    pub(crate) mark: Option<CloseMark>,
     /// The claim of a disk in a file that is open for writing. The last field, so that it is
     /// dropped last.
     pub(crate) claim: Option<Arc<DiskClaim>>,
@@ -232,7 +235,8 @@ impl Disk for OpenDisk {
     }
 
     fn close(&self) -> Result<()> {
-        self.format.close().map_err(|e| self.mark_confidential(e))
+        self.format.close().map_err(|e| self.mark_confidential(e))?;
+        self.mark.as_ref().map_or(Ok(()), CloseMark::make)
     }
 
     fn is_read_only(&self) -> bool {

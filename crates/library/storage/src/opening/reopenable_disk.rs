@@ -5,6 +5,7 @@ use crate::backing::{Backing, FileLocation};
 use crate::format::Params;
 use crate::formats::table;
 use crate::opening::claim::DiskClaim;
+use crate::opening::close_marks::{CloseMarks, forget_cached_header};
 use crate::opening::unlocked_disk::{DiskAccess, UnlockedDisk};
 use lacuna_contracts::{Error, Result, Secret};
 use lacuna_header::{DiskId, Location, Uuid, open_by_key};
@@ -27,6 +28,9 @@ pub struct ReopenableDisk {
     uuid: Uuid,
     on_device: bool,
     claim: Option<Arc<DiskClaim>>,
+    /// The first server takes the mark of the disk, if there is one; a server that follows a dead
+    /// one finds none.
+    marks: Option<Arc<CloseMarks>>,
     location: Location,
 }
 
@@ -40,8 +44,8 @@ impl UnlockedDisk {
     /// Gives up the medium, and keeps the keys, the file and the claim. `file` is the one that was
     /// unlocked.
     pub fn into_reopenable(self, file: OwnedFd) -> ReopenableDisk {
-        let UnlockedDisk { masters, id, uuid, on_device, claim, location, .. } = self;
-        ReopenableDisk { file, masters, id, uuid, on_device, claim, location }
+        let UnlockedDisk { masters, id, uuid, on_device, claim, marks, location, .. } = self;
+        ReopenableDisk { file, masters, id, uuid, on_device, claim, marks, location }
     }
 }
 
@@ -66,6 +70,7 @@ impl ReopenableDisk {
         // The path may lead to another file by now.
         let path = PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd()));
         let medium: Arc<dyn Medium> = Arc::new(FileLocation::Named(&path).hold(access).map_err(naming)?);
+        forget_cached_header(&*medium, self.marks.as_deref()).map_err(naming)?;
         let header = open_by_key(&*medium, self.uuid, &self.masters[0]).map_err(naming)?;
         let parameters: Box<dyn Params> = table::parse(&header.header, &self.location).map_err(naming)?;
         Ok(UnlockedDisk {
@@ -77,6 +82,7 @@ impl ReopenableDisk {
             uuid: self.uuid,
             on_device: self.on_device,
             rescue: false,
+            marks: self.marks.clone(),
             location: self.location.clone(),
         })
     }

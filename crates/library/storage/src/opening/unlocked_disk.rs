@@ -5,6 +5,7 @@ use crate::backing::rados::ReconnectInfo;
 use crate::format::{OpenContext, Params};
 use crate::header::header_lease::OpenDiskHeader;
 use crate::opening::claim::DiskClaim;
+use crate::opening::close_marks::{CloseMark, CloseMarks};
 use crate::opening::disk::{OpenDisk, mark_confidential};
 use crate::opening::open_disk_options::{OpenDiskOptions, write_through_refused};
 use lacuna_contracts::{Error, Kind, Result, Secret};
@@ -26,6 +27,8 @@ pub struct UnlockedDisk {
     pub(crate) on_device: bool,
     /// Open a damaged disk, for reading.
     pub(crate) rescue: bool,
+    /// Where to mark the disk when it was closed well.
+    pub(crate) marks: Option<Arc<CloseMarks>>,
     /// For error messages.
     pub(crate) location: Location,
 }
@@ -80,8 +83,18 @@ impl UnlockedDisk {
         opening: OpenDiskOptions,
         keeper: Option<&Arc<dyn MemoryKeeper>>,
     ) -> Result<OpenDisk> {
-        let UnlockedDisk { access: reach, parameters, claim, masters, id, uuid, on_device, rescue, location } =
-            self;
+        let UnlockedDisk {
+            access: reach,
+            parameters,
+            claim,
+            masters,
+            id,
+            uuid,
+            on_device,
+            rescue,
+            marks,
+            location,
+        } = self;
         id.check(opening.expect).map_err(|e| e.context(&location))?;
         claim.iter().for_each(|claim| claim.adopt_after_fork());
         // Memory locks do not survive a fork: this copy is locked in the surviving process.
@@ -102,14 +115,25 @@ impl UnlockedDisk {
             parameters.check_length(medium.len(), &location)?;
         }
         let keys = DiskKeys { keys: &masters, uuid: &uuid.0 };
-        let with = OpenContext { keys, options: OpenDiskOptions { read_only, ..opening }, rescue, keeper };
         let info = parameters.format().info();
+        // Deniability contract: a disk with levels has no mark, and its cached pages never stay.
+        let mark = match (&backing, marks) {
+            (Backing::File(medium), Some(marks)) if !rescue && !info.has_levels() => {
+                Some(CloseMark { marks, medium: Arc::clone(medium), uuid })
+            }
+            _ => None,
+        };
+        let keeps_cached = mark.as_ref().map_or(Ok(false), |mark| mark.consume(read_only));
+        let keeps_cached = keeps_cached.map_err(|e| e.context(&location))?;
+        let options = OpenDiskOptions { read_only, ..opening };
+        let with = OpenContext { keys, options, rescue, keeper, keeps_cached };
         let opened = parameters.open(&backing, &with);
         let format = opened.map_err(|e| mark_confidential(e, info.has_levels()).context(&location))?;
         if info.has_levels() == format.levels().is_empty() {
             return Err(wrong_levels_error(info.has_levels()).context(&location));
         }
-        Ok(OpenDisk { uuid, id, info, format, header, claim })
+        let mark = mark.filter(|_| !read_only && format.can_stay_cached());
+        Ok(OpenDisk { uuid, id, info, format, header, mark, claim })
     }
 }
 
