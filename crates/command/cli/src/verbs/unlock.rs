@@ -8,14 +8,17 @@ use crate::terminal::option_names;
 use crate::terminal::passphrase;
 use crate::verbs::remote_ops;
 use crate::verbs::status;
-use lacuna_daemon::OtherUsers;
+use lacuna_daemon::{OtherUsers, default_run_base};
 use lacuna_storage::vault::is_vault;
 use lacuna_storage::{
-    Access, BLOCK_SIZE, ClusterOptions, DiskId, Error, HeaderOpener, Kind, Location, OpenDisk,
+    Access, BLOCK_SIZE, CloseMarks, ClusterOptions, DiskId, Error, HeaderOpener, Kind, Location, OpenDisk,
     OpenDiskOptions, PassphraseMatch, PublicHeader, Result, UnlockedDisk, UnlockedHeader, Uuid,
     read_public_params, shell_word, write_through_refused,
 };
 use std::fmt::Display;
+
+/// The directory of the marks of disks that were closed well, among the run directories.
+const CLOSED: &str = "closed";
 
 /// A disk to unlock, as the options name it.
 #[derive(Clone, Copy)]
@@ -46,13 +49,35 @@ pub(crate) fn unlock(
 /// [`unlock`] with a required identity. Another disk is refused before it is taken over from
 /// another client.
 pub(crate) fn unlock_expected(
-    DiskArgs { location, pool_access: holder }: DiskArgs<'_>,
+    disk: DiskArgs<'_>,
     access: Access,
     with: UnlockArgs<'_>,
     console: Console,
 ) -> Result<UnlockedHeader> {
-    let ask = passphrase_query(location, with);
-    let volume = lacuna_storage::unlock(location, &holder.access_for(location)?, access, &console, ask)
+    unlock_marked(disk, access, with, None, console)
+}
+
+/// [`unlock_expected`] for a server. If the disk was closed well, cached pages of its file stay.
+pub(crate) fn unlock_to_serve(
+    disk: DiskArgs<'_>,
+    access: Access,
+    with: UnlockArgs<'_>,
+    console: Console,
+) -> Result<UnlockedHeader> {
+    let base = default_run_base().ok();
+    let marks = base.and_then(|base| CloseMarks::in_dir(base.join(CLOSED)));
+    unlock_marked(disk, access, with, marks, console)
+}
+
+fn unlock_marked(
+    DiskArgs { location, pool_access: holder }: DiskArgs<'_>,
+    access: Access,
+    with: UnlockArgs<'_>,
+    marks: Option<CloseMarks>,
+    console: Console,
+) -> Result<UnlockedHeader> {
+    let (ask, cluster) = (passphrase_query(location, with), holder.access_for(location)?);
+    let volume = lacuna_storage::unlock_to_serve(location, &cluster, access, marks, &console, ask)
         .map_err(|e| explain_busy(location, e, console))?;
     // Deniability contract: the text follows from the public parameters alone.
     let warning = volume.parameters.describe().overwriting_warning();

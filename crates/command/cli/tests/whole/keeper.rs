@@ -16,7 +16,7 @@ fn serve_kept(scene: &Scene, options: &[&str]) -> Serving {
 }
 
 /// The process of the server that a keeper has started.
-fn server_of(keeper: u32) -> Option<u32> {
+pub(crate) fn server_of(keeper: u32) -> Option<u32> {
     let children = fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children")).ok()?;
     children.split_whitespace().next()?.parse().ok()
 }

@@ -2,6 +2,7 @@
 //! after closing, and none of the pages that were read for hidden levels while it is open. The
 //! slots that were read would reveal these levels.
 
+mod kept;
 mod pages;
 
 use crate::harness::{Device, Scene, Serving, can_mount, is_program_available, noise, skipped, wait_until};

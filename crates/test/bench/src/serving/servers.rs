@@ -138,8 +138,9 @@ order of the servers. A server starts for its turn and ends after it. Then the f
 that no server pays for the dirty pages of another. The addresses of random requests differ between rounds \
 and are the same for all servers.\n\
 - *Caches*: *warm* is the default: the whole disk was read once through the server. *Just started*: the page \
-cache held the disk's file when the server started. lacuna drops the cached pages of its disk when it opens \
-the disk; the peers do not. *Cold*: the kernel's caches were emptied after the start.\n\
+cache held the disk's file when the server started. lacuna keeps the cached pages of a sealed disk in a file \
+if the last server closed it without an error, and drops those of other disks; the peers keep them. *Cold*: \
+the kernel's caches were emptied after the start.\n\
 - *Until answered* ends with the last answer; *until durable* ends with a flush after it. On the medium of a \
 virtual machine the second figure shows the host more than the server. The section on [modelled \
 media](#on-a-modelled-hard-disk-and-stick) has figures that do not depend on the host.\n\

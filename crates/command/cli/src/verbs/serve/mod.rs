@@ -57,7 +57,7 @@ pub(crate) fn run(mut args: ServeArgs, console: Console) -> Result<()> {
     let access = unlock::access(args.read_only);
     let place = DiskArgs { location: &args.location, pool_access: &args.opening.pool_access };
     let given = UnlockArgs { passphrase: &args.passphrase, expect: args.opening.expect };
-    let mut volume = unlock::unlock_expected(place, access, given, console)?;
+    let mut volume = unlock::unlock_to_serve(place, access, given, console)?;
     let file = volume.take_file();
     let verifies = volume.parameters.describe().detects_alterations;
     let key = volume.into_disk(args.fork)?;

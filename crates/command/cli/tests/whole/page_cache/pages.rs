@@ -13,6 +13,11 @@ const PAGE: usize = 4096;
 /// Number of pages in memory, as the system reports it to the owner. (`fincore` supports files
 /// only.)
 pub(super) fn resident(path: &Path) -> usize {
+    resident_from(path, 0)
+}
+
+/// The same for the pages from a byte offset on.
+pub(super) fn resident_from(path: &Path, offset: usize) -> usize {
     let mut file = File::open(path).unwrap();
     let len = file.seek(SeekFrom::End(0)).unwrap() as usize;
     let mut pages = vec![0u8; len.div_ceil(PAGE)];
@@ -24,5 +29,5 @@ pub(super) fn resident(path: &Path) -> usize {
     // SAFETY: the range is this mapping, which is not used any more. None of its pages was touched,
     // so none was brought into memory.
     unsafe { munmap(at, len) }.unwrap();
-    pages.iter().filter(|page| **page & 1 == 1).count()
+    pages.iter().skip(offset / PAGE).filter(|page| **page & 1 == 1).count()
 }
