@@ -19,6 +19,7 @@ use lacuna_header::{
 use lacuna_medium::Medium;
 use std::iter::once;
 use std::ops::Range;
+use std::path::Path;
 
 /// The longest medium that is searched completely for copies: of a longer one, only the first and
 /// the last part of this length.
@@ -77,11 +78,16 @@ pub fn erase(
             .hint("if it is one, overwrite all of it, or destroy the medium"));
     }
     if !diagnosis.has_header() {
+        let is_vault = location.path().is_some_and(Path::is_dir);
+        let noun = if is_vault { "vault" } else { "disk" };
         let missing = Error::new(Kind::NotFound, what)
             .found("no header, not even a damaged one")
             .expected("a disk or a vault of lacuna")
-            .hint("make sure that it is the right location: a disk without a header is erased already");
-        return Err(foreign::named_in(missing, &*medium, location));
+            .hint(format!(
+                "make sure that it is the right location: a {noun} without a header is erased already"
+            ));
+        // The advice about a lost header is none for an owner who erases the vault.
+        return Err(if is_vault { missing } else { foreign::named_in(missing, &*medium, location) });
     }
     diagnosis.header.as_ref().map_or(Ok(()), |header| refuse_disk_header_in_directory(header, location))?;
     let flat = matches!(location, Location::Path(_));

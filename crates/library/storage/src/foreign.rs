@@ -14,7 +14,8 @@ mod unknown;
 
 pub use content::Foreign;
 
-use lacuna_contracts::{Error, Kind, Result};
+use crate::vault::directory::{HEADER_FILE, is_vault};
+use lacuna_contracts::{Action, Error, Hint, Kind, Result};
 use lacuna_header::{CopyState, Diagnosis, HEADER_LEN, Location};
 use lacuna_medium::Medium;
 
@@ -73,7 +74,7 @@ pub(crate) fn refuse(medium: &dyn Medium) -> Result<()> {
         return Ok(());
     }
     match over_copies(medium, &found) {
-        Ok(Some(foreign)) => Err(foreign.refusal(found.has_only_last_copy())),
+        Ok(Some(foreign)) => Err(foreign.refusal(found.noun(), found.has_only_last_copy())),
         Ok(None) => Ok(()),
         // A bad sector at the start may be the damage that the other copies are there to mend.
         Err(e) if e.kind() == Kind::Io && !found.has_only_last_copy() => Ok(()),
@@ -82,15 +83,35 @@ pub(crate) fn refuse(medium: &dyn Medium) -> Result<()> {
 }
 
 /// Names the content of another program in the error for a medium without a header, instead of the
-/// places that were searched for one.
+/// places that were searched for one. For the directory of a vault, the error is about its file.
 pub(crate) fn named_in(e: Error, medium: &dyn Medium, location: &Location) -> Error {
-    if e.kind() != Kind::NotFound || !matches!(location, Location::Path(_)) {
+    let Location::Path(path) = location else { return e };
+    if e.kind() != Kind::NotFound {
         return e;
     }
     match recognized(medium) {
+        content if is_vault(path) => no_header_of_vault(medium.len(), content),
         Ok(Some(foreign)) => e.found(foreign.to_string()).hint(foreign.advice()),
         Ok(None) | Err(_) => e,
     }
+}
+
+/// The error for a vault with `len` bytes in the file of its header, and no header there.
+fn no_header_of_vault(len: u64, content: Result<Option<Foreign>>) -> Error {
+    let found = match content {
+        _ if len == 0 => "an empty file".to_owned(),
+        Ok(Some(foreign)) => format!("{foreign} in it"),
+        Ok(None) => format!("{len} bytes without a header"),
+        Err(e) => format!("{len} bytes that cannot all be read ({})", e.summary()),
+    };
+    Error::new(Kind::NotFound, format!("a vault without its header, which belongs in the file {HEADER_FILE}"))
+        .found(found)
+        .expected("the header of the vault")
+        .hint(
+            Hint::from("restore it from a backup: ")
+                .action(Action("vault::restore_header"))
+                .text("; without one the vault is lost"),
+        )
 }
 
 #[cfg(test)]
@@ -133,5 +154,24 @@ mod tests {
         assert_eq!(named_in(e(), &with(1 << 20, 0, LUKS), &pool).to_string(), kept);
         let damaged = named_in(e().with_kind(Kind::Corrupt), &with(1 << 20, 0, LUKS), &path);
         assert_eq!(damaged.to_string(), kept);
+    }
+
+    #[test]
+    fn a_vault_with_a_file_that_is_no_header_is_no_missing_disk() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join(HEADER_FILE), b"").unwrap();
+        let vault = Location::Path(dir.path().to_owned());
+        let missing = Error::new(Kind::NotFound, "not a lacuna disk");
+        let words = |medium: &MemoryMedium| {
+            let named = named_in(missing.clone(), medium, &vault);
+            assert_eq!(named.kind(), Kind::NotFound);
+            let words = named.to_string();
+            assert!(words.starts_with("a vault without its header") && !words.contains("disk"), "{words}");
+            assert!(words.contains("`vault::restore_header`"), "{words}");
+            words
+        };
+        assert!(words(&MemoryMedium::new(0)).contains("found: an empty file"));
+        assert!(words(&with(4096, 7, b"garbage")).contains("found: 4096 bytes without a header"));
+        assert!(words(&with(4096, 0, LUKS)).contains("found: a LUKS volume in it"));
     }
 }

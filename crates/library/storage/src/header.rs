@@ -14,7 +14,7 @@ use crate::opening::claim::DiskClaim;
 use crate::rados::ClusterOptions;
 use crate::sync_directory::sync_directory;
 use crate::unlock::{HeaderOpener, LeasedHeader, PassphraseMatch, UnlockedHeader, unlock, unlock_leased};
-use crate::vault::directory;
+use crate::vault::directory::{self, HEADER_FILE};
 use lacuna_contracts::{Action, Error, Hint, Kind, Result, Setting};
 pub use lacuna_header::HeaderBackup;
 use lacuna_header::{COPY_B, Diagnosis, HEADER_LEN, Location, PublicHeader, medium_len};
@@ -227,7 +227,8 @@ pub fn repair(
 fn write_copies(location: &Location, volume: &mut UnlockedHeader) -> Result<Result<()>> {
     let what = format!("cannot write all copies of the header of {location}");
     let (len, end) = (volume.header.len(), volume.parameters.end());
-    if len < end {
+    // The file with the header of a vault has no other content, so its end is no loss.
+    if len < end && !volume.parameters.is_vault() {
         return Err(Error::new(Kind::Corrupt, what)
             .found(format!("a medium of {len} bytes, which was cut short"))
             .expected(format!("the {end} bytes of the disk"))
@@ -347,7 +348,7 @@ impl RestoreEffect {
             RestoreEffect::Replaces { other } if !may_lose.replace => {
                 let advice = "make sure that it is the right medium, and the right backup; to undo the restoring of a wrong \
                     one, give ";
-                Err(Error::new(Kind::Usage, "it holds another disk")
+                Err(Error::new(Kind::Usage, format!("it holds another {}", other.format.noun()))
                     .found(format!("UUID {}", other.uuid))
                     .expected(format!("UUID {}, that of the backup", backup.uuid))
                     .hint(Hint::from(advice).setting(Setting("replace"))))
@@ -364,12 +365,16 @@ impl RestoreEffect {
             RestoreEffect::Older { present } if !may_lose.older => {
                 let advice = "an older header makes removed passphrases work again and loses passphrases \
                     that were added since: to go on, give ";
+                let place = if present.format.is_vault() { "in the vault" } else { "on the disk" };
                 Err(Error::new(Kind::RolledBack, "the backup is older than the header")
                     .found(format!(
-                        "generation {} in the backup, {} on the disk",
+                        "generation {} in the backup, {} {place}",
                         backup.generation, present.generation
                     ))
-                    .expected("a backup that is as new as the header of the disk")
+                    .expected(format!(
+                        "a backup that is as new as the header of the {}",
+                        present.format.noun()
+                    ))
                     .hint(Hint::from(advice).setting(Setting("older"))))
             }
             _ => Ok(()),
@@ -442,8 +447,13 @@ impl RestoreEffect {
                 present.generation
             )),
             RestoreEffect::Replaces { other } => Some(format!(
-                "this overwrites the header of another disk (UUID {}), which is lost unless there is a backup of it",
+                "this overwrites the header of another {} (UUID {}), which is lost unless there is a backup of it",
+                other.format.noun(),
                 other.uuid
+            )),
+            RestoreEffect::Creates if backup.format.is_vault() => Some(format!(
+                "there is no intact header there: make sure that it is the right directory, because its file \
+                 {HEADER_FILE} is overwritten, and that this is the newest backup, because lacuna cannot tell"
             )),
             RestoreEffect::Creates => {
                 let longer = medium.len() > medium_len(backup.end);

@@ -40,6 +40,7 @@ pub(crate) mod rescue;
 
 use crate::backing::{FileLocation, PoolAccess};
 use crate::cost::Cost;
+use crate::foreign;
 use crate::header::copy_remedy::CopyRemedy;
 use crate::inspect::examine::remedy_for;
 use crate::observer::{Observer, run_step};
@@ -377,14 +378,16 @@ pub struct VaultInfo {
 pub fn public_info(dir: &Path, anchor: Option<&Path>) -> Result<VaultInfo> {
     directory::check_is_vault(dir)?;
     let look = FileLocation::VaultHeader(dir).probe()?;
+    let location = Location::Path(dir.to_owned());
     let naming = |e: Error| e.context(dir.display());
-    let (header, notes) = lacuna_header::read_public(&look).map_err(naming)?;
+    let (header, notes) =
+        lacuna_header::read_public(&look).map_err(|e| naming(foreign::named_in(e, &look, &location)))?;
     if header.format != FormatId::VAULT {
         return Err(Error::new(Kind::NotFound, format!("{} is not a vault", dir.display()))
             .found(format!("the format {} in {HEADER_FILE}", header.format))
             .expected("the format vault"));
     }
-    let copy_remedy = remedy_for(&notes, &look, &Location::Path(dir.to_owned()));
+    let copy_remedy = remedy_for(&notes, &look, &location);
     let params = VaultParams::parse(&header.params).map_err(naming)?;
     let anchor = anchor::anchor_path(dir, anchor, header.uuid)?;
     let remembered = FileAnchor::open(&anchor, header.uuid.0, true)?.load()?;

@@ -55,7 +55,7 @@ impl HeaderBackup {
         let public = PublicHeader::parse(bytes)?;
         let bytes: &[u8; HEADER_LEN] = bytes.try_into().map_err(|_| {
             Error::new(Kind::NotFound, "cannot read the backup of a header")
-                .found("a header with more bytes behind it, as a disk has")
+                .found(format!("a header with more bytes behind it, as a {} has", public.format.noun()))
                 .expected(format!("{HEADER_LEN} bytes, as every backup of a header has"))
         })?;
         Ok(HeaderBackup { bytes: Box::new(*bytes), public })

@@ -11,6 +11,8 @@ use std::fmt;
 /// The words of a note about copy C on a medium that is longer than the disk: the medium has grown
 /// since the copy was written, or its end was overwritten.
 pub const MISSING_AFTER_GROWTH: &str = "is missing at the end of the medium, which is longer than the disk";
+/// The same for the file with the header of a vault, which has no other content.
+const MISSING_IN_LONG_FILE: &str = "is missing at the end of the file, which is longer than a header needs";
 
 /// One of the places of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -137,7 +139,7 @@ impl CopySurvey {
     /// `used`. `altered` lists sound copies that did not open.
     pub(crate) fn findings(&self, used: &SoundCopy, altered: &[HeaderCopy]) -> SurveyFindings {
         let note = |copy: HeaderCopy, unsound: &CopyDefect| match (copy, unsound) {
-            (HeaderCopy::C, CopyDefect::Missing) => missing_last(self.len, used.public.end).to_owned(),
+            (HeaderCopy::C, CopyDefect::Missing) => missing_last(self.len, &used.public).to_owned(),
             _ => unsound.note(),
         };
         let mut bad: Vec<(HeaderCopy, String)> =
@@ -238,13 +240,14 @@ impl CopyDefect {
     }
 }
 
-/// The note about a missing copy C on a medium of `len` bytes, if the data of the format ends at
-/// byte `end`.
-fn missing_last(len: u64, end: u64) -> &'static str {
+/// The note about a missing copy C on a medium of `len` bytes, if another copy has these public
+/// fields.
+fn missing_last(len: u64, public: &PublicHeader) -> &'static str {
     // The end is not authenticated yet.
-    match copy_c(len).and_then(|place| place.checked_sub(end.max(HEADER_AREA))) {
+    match copy_c(len).and_then(|place| place.checked_sub(public.end.max(HEADER_AREA))) {
         None => "is missing at the end of the medium, which was cut short",
         Some(0..TAIL_AREA) => "is missing at the end of the medium",
+        Some(_) if public.format.is_vault() => MISSING_IN_LONG_FILE,
         Some(_) => MISSING_AFTER_GROWTH,
     }
 }
@@ -288,6 +291,6 @@ pub(crate) fn store_bytes(
 /// The error for a medium without room for the copies.
 pub(crate) fn too_short(len: u64, end: u64) -> Error {
     Error::new(Kind::Usage, "cannot write the header to this medium").found(format!("{len} bytes")).expected(
-        format!("at least {} bytes: the disk and the copies of its header", layout::medium_len(end)),
+        format!("at least {} bytes: the data and the copies of its header", layout::medium_len(end)),
     )
 }

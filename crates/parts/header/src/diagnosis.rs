@@ -85,6 +85,11 @@ impl Diagnosis {
             && earlier().any(|copy| copy.state == CopyState::Missing)
     }
 
+    /// The noun for the owner of the header, for messages; that of a disk if no copy is whole.
+    pub fn noun(&self) -> &'static str {
+        self.header.as_ref().map_or("disk", |header| header.format.noun())
+    }
+
     /// Whether anything at these places is, or was, a header.
     pub fn has_header(&self) -> bool {
         self.copies.iter().any(|copy| !matches!(copy.state, CopyState::Missing | CopyState::Unreadable(_)))

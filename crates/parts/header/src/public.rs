@@ -62,6 +62,11 @@ impl FormatId {
         matches!(self, FormatId::VAULT)
     }
 
+    /// The noun for the owner of a header of this format, for messages.
+    pub const fn noun(self) -> &'static str {
+        if self.is_vault() { "vault" } else { "disk" }
+    }
+
     /// Whether a disk of this format may have hidden levels. True for an unknown format too, unless
     /// its number is reserved for added formats without levels.
     pub const fn has_levels(self) -> bool {

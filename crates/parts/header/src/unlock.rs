@@ -59,7 +59,7 @@ impl OpenHeader {
         if self.write_failed {
             return Err(Error::new(Kind::FailStop, "cannot rewrite the header")
                 .found("an earlier rewrite that failed")
-                .hint("close the disk and open it again"));
+                .hint("close it and open it again"));
         }
         Ok(())
     }

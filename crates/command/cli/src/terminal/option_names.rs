@@ -52,6 +52,7 @@ const COMMAND_OF: &[(&str, &str)] = &[
     ("vault::accept", "vault accept DIR"),
     ("vault::repair", "vault check DIR --repair"),
     ("vault::rescue", "vault rescue DIR TARGET"),
+    ("vault::restore_header", "header restore DIR BACKUP"),
 ];
 
 /// The long options of the command that runs.

@@ -36,16 +36,18 @@ pub(crate) fn backup(args: &HeaderBackupArgs, console: Console) -> Result<()> {
         let (location, uuid, generation) = (&args.location, public.uuid, public.generation);
         format!("wrote the header of {location} (UUID {uuid}, generation {generation}) to {place}")
     };
-    let care =
-        "it opens with the passphrases of today, even after they are removed: keep it as safe as the disk";
+    let care = format!(
+        "it opens with the passphrases of today, even after they are removed: keep it as safe as the {}",
+        public.format.noun()
+    );
     if is_stream {
         to_stdout(&backup)?;
         console.note(&wrote("standard output"));
-        console.note(care);
+        console.note(&care);
         return Ok(());
     }
     header::save(&backup, &args.file)?;
-    console.done_lines(&[wrote(&args.file.display().to_string()).as_str(), care])
+    console.done_lines(&[wrote(&args.file.display().to_string()).as_str(), care.as_str()])
 }
 
 /// Unlike other output, a backup that its reader did not take whole is a failure.
@@ -105,11 +107,16 @@ pub(crate) fn check(args: &HeaderCheckArgs) -> Result<()> {
     console::table(rows)
 }
 
+/// A description of a file with a whole backup of this header, which is at no other place.
+pub(crate) fn describe_backup(header: &PublicHeader) -> String {
+    let noun = header.format.noun();
+    format!("a backup of the header of a {noun}, whole; the {noun} itself is elsewhere")
+}
+
 /// A whole backup, which was opened if a passphrase was given.
 pub(crate) struct TestedBackup<'b> {
     header: &'b PublicHeader,
     disk: Description,
-    is_vault: bool,
     /// The ID of the disk, if a passphrase opened the backup.
     id: Option<String>,
 }
@@ -126,12 +133,12 @@ impl<'b> TestedBackup<'b> {
             let (unlocked, _) = passphrase::open_header(passphrase, shown, header, &open)?;
             id = Some(unlocked.id().to_string());
         }
-        Ok(TestedBackup { header, disk: parameters.describe(), is_vault: parameters.is_vault(), id })
+        Ok(TestedBackup { header, disk: parameters.describe(), id })
     }
 
-    /// The noun for the owner of the header.
-    pub(crate) fn noun(&self) -> &'static str {
-        if self.is_vault { "vault" } else { "disk" }
+    /// A description of a file with the backup.
+    pub(crate) fn description(&self) -> String {
+        describe_backup(self.header)
     }
 
     /// The size of the disk in bytes; a vault has none.
@@ -168,9 +175,10 @@ impl<'b> TestedBackup<'b> {
 
 /// `lacuna header restore`.
 pub(crate) fn restore(args: &HeaderRestoreArgs, console: Console) -> Result<()> {
-    let backup = load(&args.file, &args.passphrase).map_err(|e| match &args.location {
-        Location::Path(path) if header::load(path).is_ok() => {
-            e.hint("the disk comes first: `lacuna header restore LOCATION BACKUP`")
+    let backup = load(&args.file, &args.passphrase).map_err(|e| match header::backup_at(&args.location) {
+        Ok(Some(swapped)) => {
+            let noun = swapped.public().format.noun();
+            e.hint(format!("the {noun} comes first: `lacuna header restore LOCATION BACKUP`"))
         }
         _ => e,
     })?;

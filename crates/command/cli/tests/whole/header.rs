@@ -176,9 +176,16 @@ fn a_check_of_a_backup_tells_whole_from_damaged_and_wrong() {
     assert!(check("disk.img", &[]).code(4).stderr.contains("lacuna doctor"));
 
     // A backup in the place of a disk.
-    let doctor = scene.lacuna(&["doctor", "hdr"]).code(10).stdout;
-    assert!(doctor.contains("`lacuna header check hdr`") && doctor.contains("no disk"), "{doctor}");
+    let doctor = scene.lacuna(&["doctor", "hdr"]).code(0).stdout;
+    for expected in
+        ["a backup of the header of a disk, whole", uuid.as_str().unwrap(), "64 MiB, format sealed"]
+    {
+        assert!(doctor.contains(expected), "{expected}: {doctor}");
+    }
+    assert!(doctor.contains("`lacuna header check hdr`") && !doctor.contains("WRONG"), "{doctor}");
     assert!(!doctor.contains("header repair") && !doctor.contains("truncate"), "{doctor}");
+    assert_eq!(scene.lacuna(&["doctor", "hdr", "--json"]).code(0).json()["healthy"], true);
+    assert!(scene.lacuna(&["doctor", "damaged"]).code(10).stdout.contains("no backup of a header"));
     let info = scene.lacuna(&["info", "hdr"]).code(0).stdout;
     for expected in [
         "a backup of the header of a disk, whole",

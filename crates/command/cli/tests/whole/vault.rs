@@ -76,9 +76,20 @@ fn passphrases_and_headers_of_vaults_are_those_of_disks() {
     let wrong = lacuna(&["open", "v", "mnt", "--key-file", "second"]).code(2);
     assert!(wrong.stderr.contains("wrong passphrase"), "{}", wrong.stderr);
     scene.keyed(&["key", "add", "v", "--new-key-file", "second"]).code(0);
-    lacuna(&["header", "backup", "v", "v.hdr"]).code(0);
+    let saved = lacuna(&["header", "backup", "v", "v.hdr"]).code(0).stdout;
+    assert!(saved.contains("keep it as safe as the vault"), "{saved}");
+    let doctor = lacuna(&["doctor", "v.hdr"]).code(0).stdout;
+    assert!(
+        doctor.contains(
+            "a backup of the header of a vault, whole; the vault itself is elsewhere; format vault"
+        ),
+        "{doctor}"
+    );
     scene.keyed(&["key", "remove", "v", "--remove-key-file", "second"]).code(0);
     lacuna(&["vault", "check", "v", "--key-file", "second"]).code(2);
+    let older = ["header", "restore", "v", "v.hdr", "--key-file", "second", "--yes"];
+    let older = lacuna(&older).code(11).stderr;
+    assert!(older.contains("in the vault") && !older.contains("disk"), "{older}");
 
     let info = lacuna(&["info", "v", "--json"]).code(0).json();
     assert_eq!((&info["header"]["format"], &info["integrity"]), (&"vault".into(), &"auto".into()));
@@ -100,6 +111,40 @@ fn passphrases_and_headers_of_vaults_are_those_of_disks() {
     assert!(!scene.0.path("v/lacuna.vault").exists());
     lacuna(&["header", "restore", "v", "v.hdr", "--key-file", "second", "--yes"]).code(0);
     lacuna(&["vault", "check", "v", "--key-file", "second"]).code(0);
+}
+
+#[test]
+fn a_vault_with_garbage_for_a_header_is_a_vault_and_comes_back() {
+    let Some(scene) = VaultScene::new(&[]) else { return };
+    let lacuna = |args: &[&str]| scene.0.lacuna(args);
+    let header = scene.0.path("v/lacuna.vault");
+    lacuna(&["header", "backup", "v", "v.hdr"]).code(0);
+    for garbage in [Vec::new(), b"garbage".to_vec(), noise(3, 600_000)] {
+        fs::write(&header, &garbage).unwrap();
+        let ways = [
+            scene.open(),
+            lacuna(&["info", "v"]),
+            lacuna(&["header", "backup", "v", "x.hdr"]),
+            scene.keyed(&["header", "repair", "v"]),
+        ];
+        for said in ways.map(|ran| ran.code(4).stderr) {
+            assert!(said.contains("a vault without its header") && !said.contains("disk"), "{said}");
+            assert!(said.contains("`lacuna header restore v BACKUP`"), "{said}");
+        }
+        let doctor = lacuna(&["doctor", "v"]).code(4).stdout;
+        assert!(doctor.contains("no whole copy in the file lacuna.vault"), "{doctor}");
+        assert!(doctor.contains("`lacuna header restore v BACKUP`") && !doctor.contains("disk"), "{doctor}");
+        let restored = scene.keyed(&["header", "restore", "v", "v.hdr", "--yes"]).code(0).stderr;
+        assert!(restored.contains("its file lacuna.vault is overwritten"), "{restored}");
+        lacuna(&["doctor", "v"]).code(0);
+    }
+    // The end of the file holds nothing except the last copy.
+    let whole = fs::read(&header).unwrap();
+    fs::write(&header, &whole[..600_000]).unwrap();
+    let noted = lacuna(&["info", "v"]).code(0).stderr;
+    assert!(noted.contains("`lacuna header repair` rewrites all copies"), "{noted}");
+    scene.keyed(&["header", "repair", "v"]).code(0);
+    assert!(fs::read(&header).unwrap() == whole);
 }
 
 #[test]

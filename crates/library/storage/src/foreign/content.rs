@@ -59,31 +59,31 @@ impl Foreign {
         }
     }
 
-    /// The error for writing to a disk with this content over a copy of its header. `last_alone`:
-    /// only the last copy exists.
-    pub(crate) fn refusal(&self, last_alone: bool) -> Error {
-        let refused = Error::new(Kind::Usage, "cannot write to this disk");
+    /// The error for writing to a disk or vault, by `noun`, with this content over a copy of its
+    /// header. `last_alone`: only the last copy exists.
+    pub(crate) fn refusal(&self, noun: &str, last_alone: bool) -> Error {
+        let refused = Error::new(Kind::Usage, format!("cannot write to this {noun}"));
         if let Some(part) = self.part.filter(|_| last_alone) {
-            let advice = Hint::from(format!("name {part}; to have the disk back, "));
+            let advice = Hint::from(format!("name {part}; to have the {noun} back, "));
             return refused
                 .found(self.beside_last_copy())
-                .expected(format!("a disk, and not a medium with a disk in {part} at its end"))
+                .expected(format!("a {noun}, and not a medium with a {noun} in {part} at its end"))
                 .hint(then_restore(advice, last_alone));
         }
-        let advice = Hint::from(format!("{}to read the disk, give ", self.name_part(last_alone)))
+        let advice = Hint::from(format!("{}to read the {noun}, give ", self.name_part(last_alone)))
             .setting(Setting("read_only"))
             .text("; to have it back, ");
         refused
             .found(format!("{self} {}", self.place()))
-            .expected("a disk that no other program has written to")
+            .expected(format!("a {noun} that no other program has written to"))
             .hint(then_restore(advice, last_alone))
     }
 
-    /// The advice about a damaged copy of the header of a disk with this content over a copy, where
+    /// The advice about a damaged copy of a header with this content over a copy, where
     /// [`refusal`](Self::refusal) is the answer to a repair. It follows the words about the damage.
-    pub(crate) fn way_back(&self, last_alone: bool) -> Hint {
+    pub(crate) fn way_back(&self, noun: &str, last_alone: bool) -> Hint {
         let part = self.name_part(last_alone);
-        let lies = format!("{self} lies {}: {part}to have the disk back, ", self.place());
+        let lies = format!("{self} lies {}: {part}to have the {noun} back, ", self.place());
         then_restore(Hint::from(lies), last_alone)
     }
 
@@ -97,11 +97,14 @@ impl Foreign {
     /// [`refusal`](Self::refusal); otherwise there is no header at all.
     pub(crate) fn refusal_to_restore(&self, what: &str, last_alone: bool) -> Error {
         let found = if last_alone { self.beside_last_copy() } else { self.to_string() };
-        let named = self.part.filter(|_| last_alone).unwrap_or("the right device");
+        let named = self.part.filter(|_| last_alone).unwrap_or("the right place");
         let advice = Hint::from(format!("name {named}, or give "))
             .setting(Setting("replace"))
             .text(" to overwrite it");
-        Error::new(Kind::Usage, what).found(found).expected("a lacuna disk").hint(advice)
+        Error::new(Kind::Usage, what)
+            .found(found)
+            .expected("a place without content of other programs")
+            .hint(advice)
     }
 
     fn beside_last_copy(&self) -> String {
@@ -128,8 +131,10 @@ mod tests {
     #[test]
     fn a_partition_is_to_be_named_only_where_the_last_copy_is_alone() {
         let table = Foreign::around("a partition table", "the partition");
-        assert!(table.refusal(true).to_string().contains("; name the partition; "));
-        for refused in [table.refusal(false), Foreign::new("an xfs file system").refusal(true)] {
+        assert!(table.refusal("disk", true).to_string().contains("; name the partition; "));
+        for refused in
+            [table.refusal("disk", false), Foreign::new("an xfs file system").refusal("disk", true)]
+        {
             assert!(refused.to_string().contains("`read_only`"), "{refused}");
             assert_eq!(refused.kind(), Kind::Usage);
         }
@@ -138,15 +143,18 @@ mod tests {
     #[test]
     fn the_way_back_names_the_setting_that_it_needs() {
         for foreign in [Foreign::around("a partition table", "the partition"), Foreign::new("a swap area")] {
-            assert!(foreign.refusal(true).to_string().ends_with("restore it with `replace`"));
-            assert!(foreign.refusal(false).to_string().ends_with("restore that"));
+            assert!(foreign.refusal("disk", true).to_string().ends_with("restore it with `replace`"));
+            assert!(foreign.refusal("disk", false).to_string().ends_with("restore that"));
             assert!(foreign.refusal_to_restore("x", true).to_string().contains("`replace`"));
             // A note about the damage gives the same advice.
-            assert!(foreign.way_back(true).to_string().ends_with("restore it with `replace`"));
-            assert!(foreign.way_back(false).to_string().ends_with("restore that"));
+            assert!(foreign.way_back("vault", true).to_string().ends_with("restore it with `replace`"));
+            assert!(foreign.way_back("vault", false).to_string().ends_with("restore that"));
         }
-        let member = Foreign::around("a member of an MD array", "the array").over_last_copy().refusal(false);
+        let member = Foreign::around("a member of an MD array", "the array").over_last_copy();
+        let member = member.refusal("disk", false);
         assert!(member.to_string().contains("at the end, where the last copy"), "{member}");
         assert!(member.to_string().contains("; name the array; to read the disk"), "{member}");
+        let vault = Foreign::new("a swap area").refusal("vault", false).to_string();
+        assert!(vault.contains("a vault that no other program") && !vault.contains("disk"), "{vault}");
     }
 }

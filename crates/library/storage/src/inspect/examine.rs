@@ -12,7 +12,7 @@ use crate::header::copy_remedy::CopyRemedy;
 use crate::header::stale_headers;
 use crate::rados::ClusterOptions;
 use lacuna_contracts::{BLOCK_SIZE, Error, Result, SEGMENT_BLOCKS};
-use lacuna_header::{CopyState, Diagnosis, HEADER_LEN, Location, copy_c};
+use lacuna_header::{CopyState, Diagnosis, Location, copy_c};
 use lacuna_medium::Medium;
 
 /// The least number of blocks by which a disk is said to be able to grow with its device: a new
@@ -75,21 +75,17 @@ impl Examination {
         self.needed_len()?.checked_sub(self.len).filter(|missing| *missing > 0)
     }
 
-    /// Whether it is a file with a backup of a header, as far as its length and its first bytes
-    /// tell.
-    pub fn is_backup(&self) -> bool {
-        self.used.is_some() && self.len == HEADER_LEN as u64 && self.header.has_header()
-    }
-
     /// The way back to whole copies of the header.
     pub fn copy_remedy(&self) -> CopyRemedy {
         if let Ok(Some(foreign)) = &self.foreign
             && self.header.has_header()
         {
-            return CopyRemedy::WrittenOver(foreign.way_back(self.header.has_only_last_copy()));
+            let last_alone = self.header.has_only_last_copy();
+            return CopyRemedy::WrittenOver(foreign.way_back(self.header.noun(), last_alone));
         }
         let Some(Ok(parameters)) = &self.parameters else { return CopyRemedy::Repair };
-        if self.len < parameters.end() {
+        // The file with the header of a vault has no other content: a repair makes it longer.
+        if self.len < parameters.end() && !parameters.is_vault() {
             return CopyRemedy::Lengthen;
         }
         let takes_growth = self.is_on_device && parameters.max_blocks_in(0).is_some();
@@ -100,7 +96,7 @@ impl Examination {
     pub fn written_over(&self) -> Option<Error> {
         match &self.foreign {
             Ok(Some(foreign)) if self.header.has_header() => {
-                Some(foreign.refusal(self.header.has_only_last_copy()))
+                Some(foreign.refusal(self.header.noun(), self.header.has_only_last_copy()))
             }
             _ => None,
         }

@@ -1,6 +1,6 @@
 //! The place of a vault: a directory of its own with the header in the file `lacuna.vault`.
 
-use lacuna_contracts::{Error, Kind, Result};
+use lacuna_contracts::{Action, Error, Hint, Kind, Result};
 use lacuna_header::{HEADER_AREA, medium_len};
 use lacuna_medium::{FileMedium, LOCK_FILE, check_takes_files};
 use lacuna_vault::store::FILES;
@@ -78,7 +78,8 @@ pub(crate) fn check_is_vault(dir: &Path) -> Result<()> {
         Err(e) => return Err(Error::io(format!("cannot look for {HEADER_FILE} in {}", dir.display()), &e)),
     }
     let error = if lacks_header(dir) {
-        refused("the files of a vault without its header").hint("restore the header from a backup of it")
+        refused("the files of a vault without its header")
+            .hint(Hint::from("restore it from a backup: ").action(Action("vault::restore_header")))
     } else {
         refused("a directory without a header")
             .hint("check the path, or make a vault in an empty directory first")

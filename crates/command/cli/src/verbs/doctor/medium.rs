@@ -3,10 +3,12 @@
 
 use crate::terminal::option_names;
 use crate::verbs::doctor::report::DoctorReport;
-use lacuna_storage::vault::{self, is_vault, lacks_header};
+use crate::verbs::header::describe_backup;
+use lacuna_storage::header::{self, HeaderBackup, backup_at};
+use lacuna_storage::vault::{self, HEADER_FILE, is_vault, lacks_header};
 use lacuna_storage::{
-    ClusterOptions, CopyRemedy, CopyReport, CopyState, Diagnosis, Error, Examination, HEADER_AREA, Kind,
-    Location, PublicHeader, Result, examine, human_size, shell_word,
+    ClusterOptions, CopyRemedy, CopyReport, CopyState, Error, Examination, HEADER_AREA, Kind, Location,
+    PublicHeader, Result, examine, human_size, shell_word,
 };
 use rustix::fs::{Access, AtFlags, CWD, StatVfsMountFlags, accessat, statvfs};
 use rustix::process::geteuid;
@@ -32,6 +34,18 @@ pub(crate) fn check(
             return None;
         }
     }
+    match backup_at(location) {
+        Ok(None) => {}
+        Ok(Some(backup)) => {
+            check_backup(&backup, location, findings);
+            // A disk with this UUID may be open: it is not this file.
+            return None;
+        }
+        Err(e) => {
+            findings.failed("header", &e);
+            return None;
+        }
+    }
     let examined = match examine(location, cluster) {
         Ok(examined) => examined,
         Err(e) => {
@@ -39,11 +53,6 @@ pub(crate) fn check(
             return None;
         }
     };
-    if examined.is_backup() {
-        backup(&examined.header, location, findings);
-        // A disk with this UUID may be open: it is not this file.
-        return None;
-    }
     // A truncated medium lacks the last copy of its header, which cannot be repaired before the
     // medium has its full length.
     check_length(&examined, location, findings);
@@ -160,15 +169,22 @@ fn permit(path: &Path, mode: &str) -> String {
     }
 }
 
-/// Names a file that is no disk, but a backup of the header of one.
-fn backup(header: &Diagnosis, location: &Location, findings: &mut DoctorReport) {
-    let named = shell_word(location.to_string());
-    let whose = header.header.as_ref().map_or_else(|| "a damaged header".to_owned(), about);
-    findings.problem(
+/// Describes a file that is no disk, but a whole backup of the header of one.
+fn check_backup(backup: &HeaderBackup, location: &Location, findings: &mut DoctorReport) {
+    let parameters = match header::parameters(backup) {
+        Ok(parameters) => parameters,
+        Err(e) => return findings.failed("parameters", &e),
+    };
+    let (public, size) = (backup.public(), parameters.describe().size);
+    let (named, noun) = (shell_word(location.to_string()), public.format.noun());
+    let size = if size > 0 { format!("{}, ", human_size(size)) } else { String::new() };
+    findings.note(
         "header",
-        Kind::Corrupt,
-        format!("a backup of a header, and no disk: {whose}"),
-        format!("`lacuna header check {named}` tests it; if it was a disk, restore the disk from a backup"),
+        format!("{}; {size}{}", describe_backup(public), about(public)),
+        format!(
+            "`lacuna header check {named}` tests it, `lacuna header restore LOCATION {named}` takes it; if the {noun} \
+             itself was here, restore that from a backup"
+        ),
     );
 }
 
@@ -221,6 +237,9 @@ fn check_header_copies(examined: &Examination, location: &Location, findings: &m
 /// Adds the finding for a medium without a whole copy.
 fn no_copy(examined: &Examination, location: &Location, findings: &mut DoctorReport) {
     let header = &examined.header;
+    if let Some(dir) = location.path().filter(|path| path.is_dir()) {
+        return no_copy_of_vault(examined, dir, findings);
+    }
     if let (false, Ok(Some(foreign))) = (header.has_header(), &examined.foreign) {
         let found = format!("{foreign}, and no lacuna disk");
         return findings.problem("header", Kind::NotFound, found, foreign.advice().to_string());
@@ -248,6 +267,27 @@ fn no_copy(examined: &Examination, location: &Location, findings: &mut DoctorRep
         )
     };
     findings.problem("header", kind, format!("no whole copy: {}", found.join("; ")), remedy);
+}
+
+/// Adds the finding for a vault without a whole copy of its header, which has a file of its own.
+fn no_copy_of_vault(examined: &Examination, dir: &Path, findings: &mut DoctorReport) {
+    let header = &examined.header;
+    let found = match &examined.foreign {
+        Ok(Some(foreign)) if !header.has_header() => {
+            format!("{foreign} in the file {HEADER_FILE}, and no header of a vault")
+        }
+        _ => {
+            let copies = header.copies.iter().map(copy_text).collect::<Vec<_>>().join("; ");
+            format!("no whole copy in the file {HEADER_FILE} of {} bytes: {copies}", examined.len)
+        }
+    };
+    if header.copies.iter().any(|copy| matches!(copy.state, CopyState::UnknownVersion(_))) {
+        return findings.problem("header", Kind::Other, found, "use a newer lacuna");
+    }
+    let kind = if header.has_header() { Kind::Corrupt } else { Kind::NotFound };
+    let restore = format!("`lacuna header restore {} BACKUP`", shell_word(dir));
+    let remedy = format!("{restore} brings it back from a backup; without one the vault is lost");
+    findings.problem("header", kind, found, remedy);
 }
 
 fn copy_text(copy: &CopyReport) -> String {

@@ -29,11 +29,8 @@ pub(crate) fn run(backup: &HeaderBackup, args: &InfoArgs) -> Result<()> {
         out["changed"] = json!(changed);
         return console::json(&out);
     }
-    let (named, noun) = (shell_word(&shown), tested.noun());
-    let mut rows = vec![
-        ("location", shown),
-        ("content", format!("a backup of the header of a {noun}, whole; the {noun} itself is elsewhere")),
-    ];
+    let named = shell_word(&shown);
+    let mut rows = vec![("location", shown), ("content", tested.description())];
     rows.extend(changed.map(|changed| ("file changed", utc(changed))));
     rows.extend(tested.rows());
     rows.push(("to test it", format!("`lacuna header check {named}`")));
