@@ -182,6 +182,8 @@ struct KeptState {
     was_ready: bool,
     /// Whether the present server is ready.
     is_ready: bool,
+    /// The last signal that asked a server to end. It may have come when there was none.
+    asked: Option<Signal>,
 }
 
 enum ServerEnd {
@@ -198,13 +200,19 @@ fn watch(
     kept: &mut KeptState,
 ) -> Result<ServerEnd> {
     let failed = |e: std::io::Error| Error::io("cannot wait for the server", &e);
-    let mut linked = true;
+    if let Some(signal) = kept.asked {
+        // The server before this one died, and has not done what it was asked to do.
+        let _ended = kill_process(server, signal);
+    }
+    let (mut linked, mut is_new) = (true, true);
     loop {
         // The end of a server is noticed by the signal of its death.
         let mut sources =
             vec![PollFd::new(signals, PollFlags::IN), PollFd::new(link, PollFlags::IN | PollFlags::HUP)];
         sources.truncate(1 + usize::from(linked));
-        match poll(&mut sources, None) {
+        // A new server has not heard the signals that came before it was started.
+        let polled = if is_new { Ok(0) } else { poll(&mut sources, None) };
+        match polled {
             Ok(_) | Err(Errno::INTR) => {}
             Err(e) => return Err(failed(e.into())),
         }
@@ -224,14 +232,18 @@ fn watch(
                 if let Some(signal) = status.terminating_signal() {
                     return Ok(ServerEnd::Died(signal));
                 }
-            } else if !signal.from_terminal || signal.number == libc::SIGHUP {
-                // A signal of the terminal reaches the server too, except for the end of a session,
-                // which may reach its leader alone.
-                let number = Signal::from_named_raw(signal.number).expect("one of the blocked signals");
+                continue;
+            }
+            let number = Signal::from_named_raw(signal.number).expect("one of the blocked signals");
+            kept.asked = Some(number);
+            // A signal of the terminal reaches the server too, except for the end of a session,
+            // which may reach its leader alone. A new server still blocks it, and so gets it once.
+            if is_new || !signal.from_terminal || signal.number == libc::SIGHUP {
                 // A server that has ended is noticed by SIGCHLD.
                 let _ended = kill_process(server, number);
             }
         }
+        is_new = false;
     }
 }
 

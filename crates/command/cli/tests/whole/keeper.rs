@@ -120,6 +120,22 @@ fn a_server_goes_on_without_its_keeper() {
     assert_eq!(client.read_at(0, 8192).unwrap(), [[1; 4096], [2; 4096]].concat());
 }
 
+/// The keeper finds the death of its server and the signal at once.
+#[test]
+fn a_signal_that_comes_between_two_servers_ends_the_next_one() {
+    let scene = Scene::with_disk(&["--size", "64M"]);
+    let serving = serve_kept(&scene, &[]);
+    let server = server_of(serving.process()).unwrap();
+    serving.signal(Signal::STOP);
+    send(Signal::KILL, server);
+    wait_until("the death of the server", || {
+        fs::read_to_string(format!("/proc/{server}/stat")).unwrap().contains(") Z ")
+    });
+    serving.signal(Signal::TERM);
+    serving.signal(Signal::CONT);
+    assert_eq!(serving.wait(), 0);
+}
+
 #[test]
 fn a_disk_that_is_damaged_while_its_server_is_dead_ends_the_keeper_with_an_error() {
     let scene = Scene::with_disk(&["--size", "64M"]);
