@@ -4,6 +4,7 @@
 use crate::direct::DirectReader;
 use crate::dont_cache::DontCacheReader;
 use crate::file_cache::{FileStamp, drop_pages};
+use crate::file_limits::{allocation_error, length_error, longer_files, short_device_error};
 use crate::file_open::{
     Access, LinkPolicy, check_kind, create_error, lock, open_error, open_noatime, refuse_hard_links,
     retry_while_busy,
@@ -11,7 +12,7 @@ use crate::file_open::{
 use crate::path_only::path_only;
 use crate::runs::{are_adjacent, near_runs, places};
 use crate::{Medium, ReadExtent, WriteExtent, block_device};
-use lacuna_contracts::{Error, Hint, Kind, Result, Setting};
+use lacuna_contracts::{Error, Kind, Result};
 use rustix::fs::{
     Advice as ReadAdvice, FallocateFlags, OFlags, StatVfsMountFlags, fadvise, fallocate, fcntl_getfl,
     fcntl_setfl, fstatvfs,
@@ -33,9 +34,6 @@ static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
 /// The most adjacent extents per system call.
 const AT_ONCE: usize = 64;
 
-/// The advice if the file may not become longer.
-const LONGER_FILES: &str =
-    "raise `ulimit -f` if it is set; ext4 takes files up to 16 TiB less 4 KiB: take less, or use xfs";
 /// The advice for a full file system.
 const FREE_SPACE: &str = "free space on the file system that holds it, then close the disk and open it \
     again; flushed data is safe";
@@ -200,14 +198,11 @@ impl FileMedium {
         if e.kind() == std::io::ErrorKind::UnexpectedEof {
             return Error::io(what, e).found("the end of the file or device before that: it became shorter");
         }
-        let error = Error::io(what, e);
-        if error.errno() == Errno::FBIG.raw_os_error() {
-            error.hint(LONGER_FILES)
-        } else if error.kind() == Kind::NoSpace {
-            error.hint(FREE_SPACE)
-        } else {
-            error
+        let error = longer_files(Error::io(what, e));
+        if error.kind() == Kind::NoSpace && error.get_hint().is_none() {
+            return error.hint(FREE_SPACE);
         }
+        error
     }
 
     /// Refuses to allocate more space than the file system has: the attempt would fill the host
@@ -216,20 +211,9 @@ impl FileMedium {
         let taken = self.file.metadata().map_or(0, |about| about.blocks() * 512);
         match fstatvfs(&self.file) {
             Ok(fs) if len.saturating_sub(taken) > fs.f_bavail.saturating_mul(fs.f_frsize) => {
-                Err(self.allocation_error(len, &Errno::NOSPC.into()))
+                Err(allocation_error(&self.path, len, &Errno::NOSPC.into()))
             }
             _ => Ok(()),
-        }
-    }
-
-    fn allocation_error(&self, len: u64, e: &std::io::Error) -> Error {
-        let error = Error::io(format!("cannot allocate {len} bytes for {}", self.path.display()), e);
-        if error.errno() == Errno::FBIG.raw_os_error() {
-            error.hint(LONGER_FILES)
-        } else if error.kind() == Kind::NoSpace {
-            error.hint(Hint::from("free space on the host, or choose a smaller ").setting(Setting("size")))
-        } else {
-            error
         }
     }
 
@@ -462,7 +446,7 @@ impl Medium for FileMedium {
                 Ok(true)
             }
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(false),
-            Err(e) => Err(self.allocation_error(len, &e.into())),
+            Err(e) => Err(allocation_error(&self.path, len, &e.into())),
         }
     }
 
@@ -471,17 +455,11 @@ impl Medium for FileMedium {
             return if len <= self.len() {
                 Ok(())
             } else {
-                Err(Error::new(Kind::NoSpace, format!("cannot grow {}", self.path.display()))
-                    .found(format!("a device of {} bytes", self.len()))
-                    .expected(format!("at least {len} bytes"))
-                    .hint("enlarge the device first, or ask for less"))
+                Err(short_device_error(&self.path, self.len(), len))
             };
         }
         let _writing = self.direct.begin_write(std::iter::once((0, u64::MAX)));
-        self.file.set_len(len).map_err(|e| {
-            let error = Error::io(format!("cannot make {} {len} bytes long", self.path.display()), &e);
-            if error.errno() == Errno::FBIG.raw_os_error() { error.hint(LONGER_FILES) } else { error }
-        })?;
+        self.file.set_len(len).map_err(|e| length_error(&self.path, len, &e))?;
         let before = self.len.swap(len, Ordering::Relaxed);
         if self.keeps_allocation.load(Ordering::Relaxed) && before > 0 && len > before {
             return self.allocate(before, len - before).map(drop).inspect_err(|_| {

@@ -41,7 +41,7 @@ mod wire;
 
 pub use clients::{ClientPeer, Clients};
 pub use exports::Exports;
-pub use listen::{Listen, Listeners, passed_addresses};
+pub use listen::{Listen, Listeners, check_listen, passed_addresses};
 pub use negotiate::{
     ClientFlags, ExportSession, HandshakeOutcome, TlsState, exchange_flags, handshake, negotiate,
 };

@@ -4,7 +4,7 @@
 use crate::stream::Socket;
 use crate::sys;
 use lacuna_contracts::{Error, Kind, Result};
-use rustix::fs::{FlockOperation, Mode};
+use rustix::fs::{Access, AtFlags, CWD, FlockOperation, Mode, accessat};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::fs::File;
@@ -17,7 +17,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const BACKLOG: i32 = 128;
-/// Tries for the lock on a socket's directory, [`LOCK_PAUSE`] apart.
+/// Tries for the lock on a socket's directory, and for a place that is in use, [`LOCK_PAUSE`]
+/// apart.
 const LOCK_TRIES: u32 = 10;
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
@@ -101,6 +102,49 @@ impl Listeners {
     }
 }
 
+/// Refuses places where listening fails now, for a caller that has other work to do before it
+/// listens. An address is taken for a moment. No socket file is made or removed.
+///
+/// Errors: those of [`Listeners::open`].
+pub fn check_listen(listen: &[Listen]) -> Result<()> {
+    listen.iter().try_for_each(|place| {
+        for _ in 1..LOCK_TRIES {
+            match check_place(place) {
+                // A server that was killed a moment ago may still have it.
+                Err(e) if e.kind() == Kind::Busy => std::thread::sleep(LOCK_PAUSE),
+                checked => return checked,
+            }
+        }
+        check_place(place)
+    })
+}
+
+fn check_place(place: &Listen) -> Result<()> {
+    match place {
+        Listen::Unix(path) => check_unix(path),
+        Listen::Tcp { name, addresses } => open_tcp(name, addresses).map(drop),
+        Listen::Activated => Ok(()),
+    }
+}
+
+fn check_unix(path: &Path) -> Result<()> {
+    let address = unix_address(path)?;
+    let failed = |e: io::Error| in_use(format!("cannot listen on {}", path.display()), &e);
+    match std::fs::symlink_metadata(path) {
+        Ok(_) => check_is_dead(path, &address),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+            let may = Access::WRITE_OK | Access::EXEC_OK;
+            match accessat(CWD, folder.unwrap_or(Path::new(".")), may, AtFlags::EACCESS) {
+                // An old system cannot tell: making the socket shows it.
+                Ok(()) | Err(Errno::NOSYS) => Ok(()),
+                Err(e) => Err(failed(e.into())),
+            }
+        }
+        Err(e) => Err(failed(e)),
+    }
+}
+
 /// Opens the listeners at all these places, ready for clients.
 pub(crate) fn open(listen: &[Listen]) -> Result<Vec<Listener>> {
     let mut opened = Vec::new();
@@ -147,20 +191,25 @@ fn in_use(what: String, e: &io::Error) -> Error {
     }
 }
 
-fn open_unix(path: &Path) -> Result<Listener> {
-    let what = || format!("cannot listen on {}", path.display());
-    let address = SocketAddrUnix::new(path).map_err(|_| {
-        Error::new(Kind::Usage, what())
+fn unix_address(path: &Path) -> Result<SocketAddrUnix> {
+    SocketAddrUnix::new(path).map_err(|_| {
+        Error::new(Kind::Usage, format!("cannot listen on {}", path.display()))
             .found(format!("a path of {} bytes", path.as_os_str().len()))
             .expected("at most 107 bytes")
             .hint("choose a shorter path for the socket")
-    })?;
+    })
+}
+
+fn open_unix(path: &Path) -> Result<Listener> {
+    let what = || format!("cannot listen on {}", path.display());
+    let address = unix_address(path)?;
     // Held while the old socket is checked and replaced, so that of two servers that start at the
     // same time only one succeeds.
     let _directory = lock_directory(path);
     let socket = match bind_unix(&address) {
         Err(Errno::ADDRINUSE) => {
-            remove_dead(path, &address)?;
+            check_is_dead(path, &address)?;
+            std::fs::remove_file(path).map_err(|e| Error::io(what(), &e))?;
             bind_unix(&address)
         }
         other => other,
@@ -198,8 +247,8 @@ fn bind_unix(address: &SocketAddrUnix) -> rustix::io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Removes a socket without a listener; anything else stays and is an error.
-fn remove_dead(path: &Path, address: &SocketAddrUnix) -> Result<()> {
+/// Refuses anything except a socket without a listener.
+fn check_is_dead(path: &Path, address: &SocketAddrUnix) -> Result<()> {
     let what = || format!("cannot listen on {}", path.display());
     let meta = std::fs::symlink_metadata(path).map_err(|e| Error::io(what(), &e))?;
     if !meta.file_type().is_socket() {
@@ -209,7 +258,7 @@ fn remove_dead(path: &Path, address: &SocketAddrUnix) -> Result<()> {
     }
     let probe = unix_socket(SocketFlags::NONBLOCK).map_err(|e| Error::io(what(), &e.into()))?;
     match rustix::net::connect(&probe, address) {
-        Err(Errno::CONNREFUSED) => std::fs::remove_file(path).map_err(|e| Error::io(what(), &e)),
+        Err(Errno::CONNREFUSED) => Ok(()),
         Ok(()) | Err(Errno::AGAIN) => Err(Error::new(Kind::Busy, what())
             .found("another server that answers there")
             .hint("stop it or choose another path for the socket")),

@@ -149,7 +149,7 @@ pub use opening::open_disk_options::{OpenDiskOptions, write_through_refused};
 pub use opening::reopenable_disk::ReopenableDisk;
 pub use opening::unlocked_disk::UnlockedDisk;
 pub use rados::ClusterOptions;
-pub use resize::resize;
+pub use resize::{check_resize, resize};
 pub use size::{human_size, size_in_blocks};
 pub use unlock::{
     HeaderOpener, LeasedHeader, PassphraseMatch, UnlockedHeader, open, read_public_params, unlock,

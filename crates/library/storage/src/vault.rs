@@ -65,7 +65,7 @@ use std::sync::Arc;
 pub use crate::formats::vault::{VaultParams, integrity_choices};
 pub use crate::vault::anchor::default_anchor;
 pub use crate::vault::directory::{HEADER_FILE, is_vault, lacks_header};
-pub use crate::vault::rescue::{MissingPart, RescueReport, rescue};
+pub use crate::vault::rescue::{MissingPart, RescueReport, check_rescue_target, rescue};
 
 /// The options of a new vault.
 #[derive(Clone, Debug)]

@@ -39,6 +39,7 @@ pub(crate) fn run(args: &ResizeArgs, console: Console) -> Result<()> {
     })? {
         return resize_on_server(args, begun, console);
     }
+    size.map_or(Ok(()), |size| lacuna_storage::check_resize(&args.location, size))?;
     let place = DiskArgs { location: &args.location, pool_access: &args.pool_access };
     let given = UnlockArgs { passphrase: &args.passphrase, expect: args.expect };
     let mut volume = unlock::unlock_expected(place, Access::Write, given, console)?;

@@ -1,7 +1,7 @@
 //! A host file system that is filled to the last byte, and disks that allocate all their space in
 //! advance.
 
-use crate::harness::{CloseOnDrop, Device, Scene, can_mount, is_program_available, noise};
+use crate::harness::{CHEAP, CloseOnDrop, Device, Scene, can_mount, is_program_available, noise};
 use crate::nbd_client::Client;
 use crate::vault_harness::VaultScene;
 use std::fs;
@@ -149,8 +149,12 @@ fn a_disk_with_levels_on_a_full_host_can_be_opened_and_emptied() {
 fn a_preallocated_disk_takes_every_write_of_a_full_host() {
     let Some(scene) = scene() else { return };
     let host = HostFs::mount(&scene, 128 << 20);
-    scene.create("host/large.img", &["--size", "1G", "--preallocate"]).code(13);
-    assert!(!scene.path("host/large.img").exists());
+    // Before a passphrase is asked for.
+    fs::write(scene.path("ask"), "#!/bin/sh\ntouch asked; cat key\n").unwrap();
+    scene.tool("chmod", &["+x", "ask"]);
+    let large = ["create", "host/large.img", "--size", "1G", "--preallocate", "--askpass", "./ask"];
+    scene.lacuna(&[&large[..], &CHEAP].concat()).code(13);
+    assert!(!scene.path("host/large.img").exists() && !scene.path("asked").exists());
     scene.create("host/disk.img", &["--size", "64M", "--preallocate"]).code(0);
     let space = || fs::metadata(scene.path("host/disk.img")).unwrap().blocks() * 512;
     let whole = fs::metadata(scene.path("host/disk.img")).unwrap().len();

@@ -180,6 +180,38 @@ fn a_disk_is_opened_by_one_process_at_a_time() {
     scene.lacuna(&["check", "disk.img", "--key-file", "key"]).code(0);
 }
 
+/// Limits of files, sizes, levels, targets and sockets are known without a passphrase.
+#[test]
+fn a_request_that_must_fail_fails_before_a_passphrase_is_asked_for() {
+    let scene = Scene::with_disk(&["--size", "64M"]);
+    fs::write(scene.path("ask"), "#!/bin/sh\ntouch asked; cat key\n").unwrap();
+    scene.tool("chmod", &["+x", "ask"]);
+    scene.lacuna(&[&["vault", "init", "v", "--key-file", "key"][..], &CHEAP].concat()).code(0);
+    fs::create_dir(scene.path("full")).unwrap();
+    fs::write(scene.path("full/file"), "").unwrap();
+    let cheap = CHEAP.join(" ");
+    for (words, code) in [
+        (format!("create new.img --size 1G {cheap}"), 13),
+        ("resize disk.img --size 1G".to_owned(), 13),
+        ("resize disk.img --size 4K".to_owned(), 1),
+        ("rescue disk.img image --level 1".to_owned(), 1),
+        ("vault rescue v full".to_owned(), 1),
+        ("vault rescue v missing/target".to_owned(), 4),
+        ("serve disk.img --socket key".to_owned(), 1),
+        ("serve disk.img --socket missing/socket".to_owned(), 4),
+    ] {
+        // In units of 512 bytes, or of 1024.
+        let script = format!("ulimit -f 524288; exec \"$0\" {words} --askpass ./ask");
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &script, env!("CARGO_BIN_EXE_lacuna")]).current_dir(scene.path("."));
+        shell.env("XDG_STATE_HOME", scene.path("state"));
+        let out = shell.stdin(Stdio::null()).output().unwrap();
+        assert_eq!(out.status.code(), Some(code), "{words}: {}", String::from_utf8_lossy(&out.stderr));
+        assert!(!scene.path("asked").exists(), "{words}");
+    }
+    assert!(!scene.path("new.img").exists() && !scene.path("image").exists());
+}
+
 #[test]
 fn a_place_that_takes_no_file_is_refused_before_a_passphrase_is_asked_for() {
     let scene = Scene::new();

@@ -11,7 +11,7 @@ use crate::observer::run_step;
 use crate::sync_directory::sync_directory;
 use lacuna_contracts::{Error, Kind, Result};
 use lacuna_header::{HEADER_AREA, NewHeader, PublicHeader, copy_c, medium_len};
-use lacuna_medium::{Access, FileMedium, Medium, check_can_create};
+use lacuna_medium::{Access, FileMedium, Medium, check_can_create, check_takes_len};
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
@@ -41,10 +41,6 @@ pub(crate) fn create(
             .hint("leave it out; on a thin volume, reserve the space with the tools of the volume"));
     }
     let params = options.shape.format.plan(options, AvailableSpace::File(place.available_bytes()))?;
-    if let Some(there) = content {
-        observer.confirm_overwrite(&there)?;
-    }
-    let header = context.build_header(&*params, passphrases)?;
     // A circular log needs its whole length sooner or later, and a disk with levels cannot be
     // written at all if the host has no space for the next write.
     let space = Allocation {
@@ -52,8 +48,16 @@ pub(crate) fn create(
         is_required: options.preallocate,
         is_wanted: options.preallocate || params.has_levels(),
     };
-    let laying = format!("laying out {}", path.display());
     let is_file = !matches!(place, CreateTarget::Device(_));
+    if is_file {
+        check_takes_len(path, space.len, space.is_required)
+            .map_err(|e| e.context(format!("cannot create {}", path.display())))?;
+    }
+    if let Some(there) = content {
+        observer.confirm_overwrite(&there)?;
+    }
+    let header = context.build_header(&*params, passphrases)?;
+    let laying = format!("laying out {}", path.display());
     let created = CreatedDisk::from_header(params, &header);
     run_step(*observer, &laying, || place.write_disk(path, &*created.parameters, space, header))?;
     let taken = std::fs::metadata(path).map_or(space.len, |about| about.blocks() * 512);

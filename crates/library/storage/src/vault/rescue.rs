@@ -11,10 +11,11 @@ mod target_limit;
 pub use report::{MissingPart, RescueReport};
 
 use lacuna_contracts::{Error, Kind, Result, printable};
+use lacuna_medium::check_takes_files;
 use lacuna_vault::{Attr, BLOCK, FileKind, FsError, INTEGRITY_XATTR, ROOT, Rescue, SeekTo, Time, Vault};
 use rustix::fs::{CWD, FileType, Mode, XattrFlags, lsetxattr, makedev, mknodat};
 use std::ffi::OsString;
-use std::fs::{File, FileTimes, OpenOptions, Permissions};
+use std::fs::{File, FileTimes, OpenOptions, Permissions, ReadDir};
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
@@ -57,20 +58,46 @@ pub fn rescue(rescue: &Rescue, target: &Path, progress: &mut dyn FnMut(u64)) -> 
     Ok(rescuer.report)
 }
 
+/// Refuses a target that [`rescue`] refuses, before a passphrase is asked for. Writes nothing.
+///
+/// Errors: [`Kind::Exists`] if the target is not empty, and those of the system if this user cannot
+/// make it or write to it.
+pub fn check_rescue_target(target: &Path) -> Result<()> {
+    let folder = match std::fs::read_dir(target) {
+        Ok(mut entries) => {
+            refuse_entries(target, &mut entries)?;
+            target
+        }
+        Err(e) if e.kind() == ErrorKind::NotFound => {
+            target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+        }
+        Err(e) => return Err(target_error(target, &e)),
+    };
+    check_takes_files(folder).map_err(|e| target_error(target, &e))
+}
+
 fn make_target(target: &Path) -> Result<()> {
-    let failed = |e: &std::io::Error| Error::io(format!("cannot rescue to {}", target.display()), e);
     match std::fs::DirBuilder::new().mode(0o700).create(target) {
         Ok(()) => Ok(()),
         Err(e) if e.kind() == ErrorKind::AlreadyExists => {
-            match std::fs::read_dir(target).map_err(|e| failed(&e))?.next() {
-                None => Ok(()),
-                Some(_) => Err(Error::new(Kind::Exists, format!("cannot rescue to {}", target.display()))
-                    .found("a directory that is not empty")
-                    .expected("an empty directory, or a path where nothing exists")),
-            }
+            let entries = std::fs::read_dir(target);
+            refuse_entries(target, &mut entries.map_err(|e| target_error(target, &e))?)
         }
-        Err(e) => Err(failed(&e)),
+        Err(e) => Err(target_error(target, &e)),
     }
+}
+
+fn refuse_entries(target: &Path, entries: &mut ReadDir) -> Result<()> {
+    if entries.next().is_none() {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Exists, format!("cannot rescue to {}", target.display()))
+        .found("a directory that is not empty")
+        .expected("an empty directory, or a path where nothing exists"))
+}
+
+fn target_error(target: &Path, e: &std::io::Error) -> Error {
+    Error::io(format!("cannot rescue to {}", target.display()), e)
 }
 
 struct Rescuer<'a> {

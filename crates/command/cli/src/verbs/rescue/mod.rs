@@ -14,7 +14,7 @@ use crate::verbs::unlock::{self, DiskArgs, UnlockArgs};
 use lacuna_daemon::{TrackedFile, set_path};
 use lacuna_storage::{
     BLOCK_SIZE, Disk, DiskCheckReport, Error, Kind, OpenDiskOptions, ReadOutcome, Result, UnlockedDisk,
-    human_size, read_blocks,
+    human_size, read_blocks, read_public_params,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -51,6 +51,7 @@ struct RescueAnswer {
 pub(crate) fn run(args: &RescueArgs, console: Console) -> Result<()> {
     let budget = budget(args.cache)?;
     image::check(&args.target, args.force)?;
+    check_level_of_format(args)?;
     let place = DiskArgs { location: &args.location, pool_access: &args.pool_access };
     let given = UnlockArgs { passphrase: &args.passphrase, expect: args.expect };
     let mut volume = unlock::unlock_to_rescue(place, given, console)?;
@@ -112,17 +113,43 @@ pub(crate) fn run(args: &RescueArgs, console: Console) -> Result<()> {
     verdict
 }
 
+/// Refuses a level that the disk cannot have, before a passphrase is asked for.
+///
+/// Deniability contract: the check follows from the public parameters alone.
+fn check_level_of_format(args: &RescueArgs) -> Result<()> {
+    if args.level == 0 {
+        return Ok(());
+    }
+    let Some(disk) = read_public_params(&args.location)? else { return Ok(()) };
+    let Some(hidden) = disk.describe().hidden_sizes else { return Err(no_levels(args)) };
+    if usize::from(args.level) <= hidden.len() {
+        return Ok(());
+    }
+    Err(level_error(args)
+        .found("a disk that has no such level whatever the passphrase is")
+        .expected(format!("at most {}", hidden.len())))
+}
+
+fn level_error(args: &RescueArgs) -> Error {
+    Error::new(Kind::Usage, format!("cannot rescue level {} of {}", args.level, args.location))
+}
+
+fn no_levels(args: &RescueArgs) -> Error {
+    level_error(args).found("a disk without levels").hint("leave --level out")
+}
+
 /// Refuses a level that is not open.
 fn check_level(args: &RescueArgs, key: &UnlockedDisk) -> Result<()> {
     if usize::from(args.level) < key.levels() {
         return Ok(());
     }
-    let refused = Error::new(Kind::Usage, format!("cannot rescue level {} of {}", args.level, args.location));
     if !key.has_levels() {
-        return Err(refused.found("a disk without levels").hint("leave --level out"));
+        return Err(no_levels(args));
     }
     // Deniability contract: the number of open levels is shown only on a terminal.
-    Err(refused.found(format!("a passphrase that opens levels 0 to {}", key.levels() - 1)).confidential())
+    Err(level_error(args)
+        .found(format!("a passphrase that opens levels 0 to {}", key.levels() - 1))
+        .confidential())
 }
 
 /// Result of a run.

@@ -7,13 +7,16 @@ use crate::terminal::progress;
 use crate::verbs::unlock::UnlockArgs;
 use crate::verbs::vault::{count_text, unlock_vault};
 use lacuna_daemon::set_path;
-use lacuna_storage::vault::{MissingPart, OpenVaultOptions, RescueReport, rescue};
+use lacuna_storage::vault::{MissingPart, OpenVaultOptions, RescueReport, check_rescue_target, rescue};
 use lacuna_storage::{Access, Error, Kind, Result, human_size, printable};
 use serde_json::json;
 
 /// `lacuna vault rescue`.
 pub(crate) fn run(args: &VaultRescueArgs, console: Console) -> Result<()> {
     let budget = budget(args.cache)?;
+    // An existing target is a usage error, as with `create`.
+    let usage = |e: Error| if e.kind() == Kind::Exists { e.with_kind(Kind::Usage) } else { e };
+    check_rescue_target(&args.target).map_err(usage)?;
     let given = UnlockArgs { passphrase: &args.passphrase, expect: args.expect };
     let key = unlock_vault(&args.dir, Access::Read, given, console)?;
     let opening =
@@ -26,8 +29,6 @@ pub(crate) fn run(args: &VaultRescueArgs, console: Console) -> Result<()> {
     let bar = console.progress(0, "{per_sec} files");
     let report = rescue(&damaged, &args.target, &mut |done| bar.set_position(done));
     bar.finish_and_clear();
-    // An existing target is a usage error, as with `create`.
-    let usage = |e: Error| if e.kind() == Kind::Exists { e.with_kind(Kind::Usage) } else { e };
     verdict(args, &report.map_err(usage)?)
 }
 
