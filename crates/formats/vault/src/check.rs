@@ -14,6 +14,8 @@ use crate::{BLOCK, FileKind, FsError, FsResult};
 use lacuna_contracts::{Error, Kind, Result, WipeOnDrop};
 use lacuna_integrity::FailedBlock;
 use lacuna_vault_store::ObjectId;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 /// The number of inodes per scan, and of bytes per read.
@@ -177,7 +179,7 @@ impl FileCheck<'_> {
 
 /// The names of a file for the user.
 struct FileNames {
-    path: String,
+    path: OsString,
     backing: String,
 }
 
@@ -219,11 +221,9 @@ fn check_entries(contents: &FileContents, report: &mut CheckReport) -> Result<()
         FsError::Errno(_) => Error::new(Kind::Other, "cannot read the directories of the vault"),
     })?;
     for (directory, name, why) in lost {
-        let path = format!(
-            "{}/{}",
-            paths::path_of(&contents.inodes, &contents.namespace, directory),
-            String::from_utf8_lossy(&name)
-        );
+        let mut path = paths::path_of(&contents.inodes, &contents.namespace, directory);
+        path.push("/");
+        path.push(OsStr::from_bytes(&name));
         report.add(BadFile {
             path,
             backing: contents.namespace.backing(),

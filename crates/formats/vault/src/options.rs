@@ -4,6 +4,7 @@ use crate::Time;
 use lacuna_contracts::{Budget, Kind};
 use lacuna_integrity::{Choice, Scheme};
 use lacuna_vault_store::{JournalSize, RollbackPolicy};
+use std::ffi::OsString;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -129,8 +130,8 @@ impl CheckReport {
 /// A run of blocks, or a file, that does not verify.
 #[derive(Clone, Debug)]
 pub struct BadFile {
-    /// The plain path in the vault.
-    pub path: String,
+    /// The plain path in the vault, which need not be UTF-8.
+    pub path: OsString,
     /// The backing file; empty if it has none.
     pub backing: String,
     /// The first bad block; `None` if the whole file cannot be read.
@@ -161,7 +162,7 @@ mod tests {
     fn adjacent_blocks_are_one_run_unless_the_damage_differs() {
         let mut report = CheckReport::default();
         let mut add = |path: &str, block: u64, kind: Kind, reason: &str| {
-            let (path, backing, reason) = (path.to_owned(), "aa/bb".to_owned(), reason.to_owned());
+            let (path, backing, reason) = (path.into(), "aa/bb".to_owned(), reason.to_owned());
             report.add(BadFile { path, backing, block: Some(block), blocks: 1, kind, reason });
         };
         (3..6)

@@ -15,6 +15,8 @@ use lacuna_contracts::{Error, Result, Secret};
 use lacuna_vault_store::{RollbackPolicy, SuperblockStatus, ToleratedDamage};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -198,7 +200,7 @@ impl Rescue {
 
     /// Plain paths that durable but unreachable commits changed, as far as the journal still has
     /// them; and the numbers of these commits.
-    pub fn unreachable_changes(&self) -> Result<(Vec<u64>, BTreeSet<String>)> {
+    pub fn unreachable_changes(&self) -> Result<(Vec<u64>, BTreeSet<OsString>)> {
         let contents = self.vault.contents();
         let (mut numbers, mut named, mut changed) = (Vec::new(), BTreeMap::new(), BTreeSet::new());
         for (number, batch) in contents.store.unreachable_batches()? {
@@ -219,14 +221,18 @@ impl Rescue {
             each_change(&batch, each)?;
         }
         let path = |ino: u64| {
-            let (mut at, mut path) = (ino, String::new());
+            let (mut at, mut path) = (ino, Vec::new());
             for _ in 0..DEPTH {
                 let Some((directory, name)) = named.get(&at) else { break };
-                path = format!("/{}{path}", String::from_utf8_lossy(name));
+                path = [&b"/"[..], &name[..], &path[..]].concat();
                 at = *directory;
             }
-            let above = paths::path_of(&contents.inodes, &contents.namespace, at);
-            if path.is_empty() || above != "/" { above + &path } else { path }
+            let mut above = paths::path_of(&contents.inodes, &contents.namespace, at);
+            if !path.is_empty() && above == "/" {
+                return OsString::from_vec(path);
+            }
+            above.push(OsStr::from_bytes(&path));
+            above
         };
         Ok((numbers, changed.into_iter().map(path).collect()))
     }

@@ -422,7 +422,7 @@ impl Vault {
 
     /// The plain path of a node, for the log.
     pub fn path_of(&self, ino: u64) -> String {
-        paths::path_of(&self.contents.inodes, &self.contents.namespace, ino)
+        paths::path_of(&self.contents.inodes, &self.contents.namespace, ino).display().to_string()
     }
 
     /// Reads and verifies everything; calls `progress` with the number of finished files and of all

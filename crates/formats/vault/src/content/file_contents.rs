@@ -417,7 +417,8 @@ impl FileContents {
         let path = paths::path_from(&self.inodes, &self.namespace, inode.ino, record.parent);
         let backing = self.store.object_name(ObjectId(record.object));
         self.services.log(&format!(
-            "block {block} of {path} (backing file {backing}) cannot be read: {}",
+            "block {block} of {} (backing file {backing}) cannot be read: {}",
+            path.display(),
             error.summary()
         ));
     }

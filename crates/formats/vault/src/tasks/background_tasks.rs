@@ -44,9 +44,8 @@ impl BackgroundTasks {
                 {
                     tasks.postpone(ino);
                     let path = paths::path_of(&contents.inodes, &contents.namespace, ino);
-                    contents
-                        .services
-                        .log(&format!("the background work on {path} is postponed: {}", e.summary()));
+                    let (path, why) = (path.display(), e.summary());
+                    contents.services.log(&format!("the background work on {path} is postponed: {why}"));
                 }
             }
         })?;

@@ -6,21 +6,22 @@
 //! neither `.` nor `..`, and no link is followed.
 
 mod report;
+mod target;
 mod target_limit;
 
 pub use report::{MissingPart, RescueReport};
+pub use target::check_rescue_target;
 
-use lacuna_contracts::{Error, Kind, Result, printable};
-use lacuna_medium::check_takes_files;
+use lacuna_contracts::{Error, Result, printable};
 use lacuna_vault::{Attr, BLOCK, FileKind, FsError, INTEGRITY_XATTR, ROOT, Rescue, SeekTo, Time, Vault};
 use rustix::fs::{CWD, FileType, Mode, XattrFlags, lsetxattr, makedev, mknodat};
-use std::ffi::OsString;
-use std::fs::{File, FileTimes, OpenOptions, Permissions, ReadDir};
-use std::io::ErrorKind;
-use std::os::unix::ffi::OsStringExt;
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, FileTimes, OpenOptions, Permissions};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
+use target::make_target;
 use target_limit::{TargetLimit, UnkeptAttributes, reason};
 
 /// The directory in the target for nodes without a name.
@@ -33,7 +34,8 @@ const MAX_DEPTH: usize = 4096;
 /// Copies everything that verifies to `target`, which is created, or is an empty directory.
 /// `progress` gets the number of copied nodes.
 ///
-/// Errors: [`Kind::Exists`] if the target is not empty, and all errors of the system about it.
+/// Errors: [`Kind::Exists`](lacuna_contracts::Kind::Exists) if the target is not empty, and all
+/// errors of the system about it.
 /// Missing parts of the vault are no error, and neither are nodes that the target cannot hold: they
 /// are listed as missing, unless they have a place under another name.
 pub fn rescue(rescue: &Rescue, target: &Path, progress: &mut dyn FnMut(u64)) -> Result<RescueReport> {
@@ -53,51 +55,9 @@ pub fn rescue(rescue: &Rescue, target: &Path, progress: &mut dyn FnMut(u64)) -> 
         rescuer.report_later_commits(refusal)?;
     }
     rescuer.mark_seen(ROOT);
-    rescuer.copy_tree(ROOT, target, "")?;
+    rescuer.copy_tree(ROOT, target, OsStr::new(""))?;
     rescuer.copy_nameless(next, target)?;
     Ok(rescuer.report)
-}
-
-/// Refuses a target that [`rescue`] refuses, before a passphrase is asked for. Writes nothing.
-///
-/// Errors: [`Kind::Exists`] if the target is not empty, and those of the system if this user cannot
-/// make it or write to it.
-pub fn check_rescue_target(target: &Path) -> Result<()> {
-    let folder = match std::fs::read_dir(target) {
-        Ok(mut entries) => {
-            refuse_entries(target, &mut entries)?;
-            target
-        }
-        Err(e) if e.kind() == ErrorKind::NotFound => {
-            target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
-        }
-        Err(e) => return Err(target_error(target, &e)),
-    };
-    check_takes_files(folder).map_err(|e| target_error(target, &e))
-}
-
-fn make_target(target: &Path) -> Result<()> {
-    match std::fs::DirBuilder::new().mode(0o700).create(target) {
-        Ok(()) => Ok(()),
-        Err(e) if e.kind() == ErrorKind::AlreadyExists => {
-            let entries = std::fs::read_dir(target);
-            refuse_entries(target, &mut entries.map_err(|e| target_error(target, &e))?)
-        }
-        Err(e) => Err(target_error(target, &e)),
-    }
-}
-
-fn refuse_entries(target: &Path, entries: &mut ReadDir) -> Result<()> {
-    if entries.next().is_none() {
-        return Ok(());
-    }
-    Err(Error::new(Kind::Exists, format!("cannot rescue to {}", target.display()))
-        .found("a directory that is not empty")
-        .expected("an empty directory, or a path where nothing exists"))
-}
-
-fn target_error(target: &Path, e: &std::io::Error) -> Error {
-    Error::io(format!("cannot rescue to {}", target.display()), e)
 }
 
 struct Rescuer<'a> {
@@ -115,7 +75,7 @@ struct Rescuer<'a> {
 struct DirectoryCopy {
     /// Its attributes, if they verify.
     attr: Option<Attr>,
-    path: String,
+    path: OsString,
     target: PathBuf,
     entries: std::vec::IntoIter<(Vec<u8>, u64, FileKind)>,
 }
@@ -152,7 +112,7 @@ impl Rescuer<'_> {
     /// Lists a node that the target cannot hold, and returns the limit that it exceeds.
     ///
     /// Errors: any other error of the target.
-    fn pass_over(&mut self, path: &str, e: Error) -> Result<TargetLimit> {
+    fn pass_over(&mut self, path: &OsStr, e: Error) -> Result<TargetLimit> {
         let Some(limit) = TargetLimit::of(&e) else { return Err(e) };
         let what = match limit {
             TargetLimit::Name => "its name",
@@ -163,7 +123,7 @@ impl Rescuer<'_> {
     }
 
     /// Copies the content of a directory that exists in the target.
-    fn copy_tree(&mut self, top: u64, at: &Path, path: &str) -> Result<()> {
+    fn copy_tree(&mut self, top: u64, at: &Path, path: &OsStr) -> Result<()> {
         let mut levels = vec![self.read_directory(top, at.to_owned(), path.to_owned())];
         while let Some(level) = levels.last_mut() {
             let Some((name, ino, kind)) = level.entries.next() else {
@@ -171,7 +131,7 @@ impl Rescuer<'_> {
                 attr.map_or(Ok(()), |attr| self.copy_attributes(&attr, &at, &path))?;
                 continue;
             };
-            let path = format!("{}/{}", level.path, String::from_utf8_lossy(&name));
+            let path = path_in(&level.path, &name);
             let at = level.target.join(file_name(name, ino));
             if kind != FileKind::Directory {
                 self.copy_named(ino, &at, &path)?;
@@ -190,7 +150,7 @@ impl Rescuer<'_> {
     }
 
     /// Copies a node that is not a directory to one of its names.
-    fn copy_named(&mut self, ino: u64, at: &Path, path: &str) -> Result<()> {
+    fn copy_named(&mut self, ino: u64, at: &Path, path: &OsStr) -> Result<()> {
         let is_first = self.mark_seen(ino);
         if let Err(e) = self.copy_node(ino, at, path)
             && self.pass_over(path, e)? == TargetLimit::Name
@@ -202,10 +162,10 @@ impl Rescuer<'_> {
     }
 
     /// The entries of a directory.
-    fn read_directory(&mut self, ino: u64, at: PathBuf, path: String) -> DirectoryCopy {
+    fn read_directory(&mut self, ino: u64, at: PathBuf, path: OsString) -> DirectoryCopy {
         let mut entries = Vec::new();
         let all = self.rescue.entries(ino, &mut |name, ino, kind| entries.push((name.to_vec(), ino, kind)));
-        let shown = if path.is_empty() { "/" } else { &path };
+        let shown = if path.is_empty() { OsStr::new("/") } else { path.as_os_str() };
         if !all {
             self.report.add(shown, "some of the names in it");
         }
@@ -220,7 +180,7 @@ impl Rescuer<'_> {
     }
 
     /// Copies a node that is not a directory, and was marked as seen.
-    fn copy_node(&mut self, ino: u64, at: &Path, path: &str) -> Result<()> {
+    fn copy_node(&mut self, ino: u64, at: &Path, path: &OsStr) -> Result<()> {
         let attr = match self.vault.attr(ino) {
             Ok(attr) => attr,
             Err(e) => {
@@ -245,7 +205,7 @@ impl Rescuer<'_> {
         Ok(())
     }
 
-    fn copy_symlink(&mut self, attr: &Attr, at: &Path, path: &str) -> Result<bool> {
+    fn copy_symlink(&mut self, attr: &Attr, at: &Path, path: &OsStr) -> Result<bool> {
         match self.vault.read_link(attr.ino) {
             Ok(to) => {
                 let made = std::os::unix::fs::symlink(OsString::from_vec(to), at);
@@ -258,7 +218,7 @@ impl Rescuer<'_> {
         }
     }
 
-    fn copy_special(&mut self, kind: FileKind, attr: &Attr, at: &Path, path: &str) -> bool {
+    fn copy_special(&mut self, kind: FileKind, attr: &Attr, at: &Path, path: &OsStr) -> bool {
         let is = match kind {
             FileKind::Fifo => FileType::Fifo,
             FileKind::Socket => FileType::Socket,
@@ -274,7 +234,7 @@ impl Rescuer<'_> {
     }
 
     /// Copies a file.
-    fn copy_file(&mut self, attr: &Attr, at: &Path, path: &str) -> Result<bool> {
+    fn copy_file(&mut self, attr: &Attr, at: &Path, path: &OsStr) -> Result<bool> {
         let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(at);
         let file = made.map_err(|e| cannot_make(at, &e))?;
         match self.copy_content(attr, &file, at, path) {
@@ -288,7 +248,7 @@ impl Rescuer<'_> {
     }
 
     /// Copies the content of a file. Blocks that do not verify become holes.
-    fn copy_content(&mut self, attr: &Attr, file: &File, at: &Path, path: &str) -> Result<()> {
+    fn copy_content(&mut self, attr: &Attr, file: &File, at: &Path, path: &OsStr) -> Result<()> {
         let failed = |e: &std::io::Error| cannot_make(at, e);
         file.set_len(attr.size).map_err(|e| failed(&e))?;
         let (mut offset, mut most, mut bad) = (0, READ_LEN, None::<(u64, u64, String)>);
@@ -327,7 +287,7 @@ impl Rescuer<'_> {
         Ok(())
     }
 
-    fn report_bad_run(&mut self, path: &str, run: Option<(u64, u64, String)>) {
+    fn report_bad_run(&mut self, path: &OsStr, run: Option<(u64, u64, String)>) {
         if let Some((first, end, why)) = run {
             let blocks = if end - first == 1 {
                 format!("block {first}")
@@ -340,7 +300,7 @@ impl Rescuer<'_> {
 
     /// Sets the extended attributes, the times and the permissions of a copied node, without the
     /// setuid and setgid bits. Its owner is the user that runs the rescue.
-    fn copy_attributes(&mut self, attr: &Attr, at: &Path, path: &str) -> Result<()> {
+    fn copy_attributes(&mut self, attr: &Attr, at: &Path, path: &OsStr) -> Result<()> {
         match self.vault.list_xattrs(attr.ino) {
             Ok(names) => {
                 for name in names.into_iter().filter(|name| name != INTEGRITY_XATTR) {
@@ -365,7 +325,7 @@ impl Rescuer<'_> {
         Ok(())
     }
 
-    fn copy_xattr(&mut self, ino: u64, name: &[u8], at: &Path, path: &str) {
+    fn copy_xattr(&mut self, ino: u64, name: &[u8], at: &Path, path: &OsStr) {
         let shown = String::from_utf8_lossy(name).into_owned();
         let set = match self.vault.get_xattr(ino, name) {
             Ok(value) => lsetxattr(at, name, &value, XattrFlags::empty()).map_err(|e| e.to_string()),
@@ -383,7 +343,7 @@ impl Rescuer<'_> {
         for (directories, ino) in
             [true, false].into_iter().flat_map(|of| (ROOT + 1..next).map(move |ino| (of, ino)))
         {
-            let path = format!("(inode {ino})");
+            let path = OsString::from(format!("(inode {ino})"));
             let attr = match self.vault.attr(ino) {
                 // A node without names is about to be removed.
                 Ok(attr) if attr.nlink > 0 => attr,
@@ -419,6 +379,14 @@ impl Rescuer<'_> {
         }
         Ok(())
     }
+}
+
+/// The plain path of a name in a directory of the vault.
+fn path_in(directory: &OsStr, name: &[u8]) -> OsString {
+    let mut path = directory.to_owned();
+    path.push("/");
+    path.push(OsStr::from_bytes(name));
+    path
 }
 
 /// The directory for nodes without a name.
@@ -477,6 +445,8 @@ mod tests {
             assert_eq!(file_name(name.to_vec(), 7), "inode 7");
         }
         assert_eq!(file_name(b"...".to_vec(), 7), "...");
+        // A path that is not UTF-8 keeps its bytes.
+        assert_eq!(path_in(OsStr::new("/a"), b"caf\xe9").as_encoded_bytes(), b"/a/caf\xe9");
         assert_eq!(file_name(b"a\nb\x1b".to_vec(), 7), "a\nb\x1b");
     }
 

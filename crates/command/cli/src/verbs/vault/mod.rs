@@ -251,7 +251,9 @@ fn copies_verdict(args: &VaultCheckArgs, report: &CheckReport, repaired: u64) ->
 
 fn check_json(dir: &Path, report: &CheckReport, repaired: u64) -> Value {
     let named = report.bad.iter().map(|BadFile { path, backing, block, blocks, reason: why, .. }| {
-        json!({ "path": path, "backing": backing, "block": block, "blocks": blocks, "error": why })
+        let mut run = json!({ "backing": backing, "block": block, "blocks": blocks, "error": why });
+        set_path(&mut run, "path", path);
+        run
     });
     let mut out = json!({
         "files": report.files,
@@ -268,7 +270,7 @@ fn check_json(dir: &Path, report: &CheckReport, repaired: u64) -> Value {
 }
 
 fn bad_file_text(BadFile { path, backing, block, blocks, reason: why, .. }: &BadFile) -> String {
-    let mut words = path.clone();
+    let mut words = path.display().to_string();
     let _ = match block {
         Some(first) if *blocks > 1 => write!(words, ", blocks {first}-{}", first + blocks - 1),
         Some(block) => write!(words, ", block {block}"),
@@ -424,6 +426,8 @@ pub(crate) fn log(say: &lacuna_mount::ServerLog) -> vault::VaultLog {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
 
     #[test]
     fn blocks_are_described_as_the_scheme_counts_them() {
@@ -435,6 +439,17 @@ mod tests {
         assert_eq!(text("rand", json!(0)), "8, 0 of them random-looking (0.0%)");
         assert_eq!(text("comp", json!(2)), "8, 2 of them incompressible (25.0%)");
         assert_eq!(blocks_text(&json!({ "scheme": "rand", "blocks": 0, "random_looking": 0 })), "0");
+    }
+
+    #[test]
+    fn a_path_in_a_vault_that_is_no_text_comes_with_its_bytes() {
+        let (path, backing, reason) =
+            (OsStr::from_bytes(b"/caf\xe9").to_owned(), String::new(), String::new());
+        let bad = BadFile { path, backing, block: Some(1), blocks: 1, kind: Kind::Corrupt, reason };
+        let report = CheckReport { bad: vec![bad], bad_count: 1, ..CheckReport::default() };
+        let json = check_json(Path::new("v"), &report, 0);
+        let run = &json["bad_blocks"][0];
+        assert_eq!((&run["path"], &run["path_bytes"]), (&json!("/caf\u{fffd}"), &json!("2f636166e9")));
     }
 
     #[test]

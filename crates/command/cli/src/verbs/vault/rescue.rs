@@ -36,7 +36,11 @@ pub(crate) fn run(args: &VaultRescueArgs, console: Console) -> Result<()> {
 fn verdict(args: &VaultRescueArgs, report: &RescueReport) -> Result<()> {
     let RescueReport { files, directories, bytes, nameless, lost, missing } = report;
     if args.json {
-        let named = missing.iter().map(|MissingPart { path, what }| json!({ "path": path, "what": what }));
+        let named = missing.iter().map(|MissingPart { path, what }| {
+            let mut part = json!({ "what": what });
+            set_path(&mut part, "path", path);
+            part
+        });
         let mut out = json!({
             "files": files,
             "directories": directories,
@@ -51,7 +55,7 @@ fn verdict(args: &VaultRescueArgs, report: &RescueReport) -> Result<()> {
         console::json(&out)?;
     } else {
         for MissingPart { path, what } in missing {
-            console::line(&format!("missing: {}: {}", printable(path), printable(what)))?;
+            console::line(&format!("missing: {}: {}", printable(&path.to_string_lossy()), printable(what)))?;
         }
         if *lost > missing.len() as u64 {
             console::line("and more, which are only counted")?;

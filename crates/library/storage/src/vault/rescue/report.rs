@@ -1,10 +1,12 @@
 //! The result of a rescue, with the missing parts.
 
+use std::ffi::{OsStr, OsString};
+
 /// A missing part of the vault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MissingPart {
-    /// Its plain path in the vault.
-    pub path: String,
+    /// Its plain path in the vault, which need not be UTF-8.
+    pub path: OsString,
     /// The missing part, and the reason.
     pub what: String,
 }
@@ -31,10 +33,10 @@ impl RescueReport {
     pub const MAX_LISTED: usize = 65536;
 
     /// Adds a missing part.
-    pub(super) fn add(&mut self, path: &str, what: impl Into<String>) {
+    pub(super) fn add(&mut self, path: impl AsRef<OsStr>, what: impl Into<String>) {
         self.lost += 1;
         if self.missing.len() < Self::MAX_LISTED {
-            self.missing.push(MissingPart { path: path.to_owned(), what: what.into() });
+            self.missing.push(MissingPart { path: path.as_ref().to_owned(), what: what.into() });
         }
     }
 }
