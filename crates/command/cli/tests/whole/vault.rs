@@ -1,9 +1,11 @@
 //! Vaults from the command line: creation, opening, checks, passphrases, and refusals.
 
-use crate::harness::{is_program_available, noise, wait_until};
+use crate::harness::{CloseOnDrop, Signal, is_program_available, noise, send, wait_until};
 use crate::vault_harness::VaultScene;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
+use std::process::{Command, Stdio};
 
 #[test]
 fn files_are_there_when_a_vault_is_opened_again() {
@@ -111,6 +113,48 @@ fn passphrases_and_headers_of_vaults_are_those_of_disks() {
     assert!(!scene.0.path("v/lacuna.vault").exists());
     lacuna(&["header", "restore", "v", "v.hdr", "--key-file", "second", "--yes"]).code(0);
     lacuna(&["vault", "check", "v", "--key-file", "second"]).code(0);
+}
+
+/// The mount is gone and the server lives, as long as a program has a file open.
+#[test]
+fn an_opening_says_which_server_it_waits_for() {
+    let Some(scene) = VaultScene::new(&[]) else { return };
+    fs::create_dir(scene.0.path("other")).unwrap();
+    let _closing = CloseOnDrop(&scene.0, &["other"]);
+    scene.open().code(0);
+    scene.write("file", b"content");
+    let held = fs::File::open(scene.0.path("mnt/file")).unwrap();
+    scene.0.tool("umount", &["--internal-only", "--lazy", "mnt"]);
+    let mut open = scene.0.command(&["open", "v", "other", "--key-file", "key"]);
+    let mut opening = open.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let mut said = BufReader::new(opening.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let noted = said.find(|line| line.contains("has no mount"));
+    assert!(noted.is_some_and(|line| line.contains("for at most 10 seconds")));
+    drop(held);
+    assert_eq!(opening.wait().unwrap().code(), Some(0));
+    assert_eq!(fs::read(scene.0.path("other/file")).unwrap(), b"content");
+}
+
+/// The mount of such a server is not seen here, so that no wait for it would help.
+#[test]
+fn an_opening_does_not_wait_for_a_server_in_another_mount_namespace() {
+    let Some(scene) = VaultScene::new(&[]) else { return };
+    if !is_program_available("unshare") {
+        return;
+    }
+    let program = env!("CARGO_BIN_EXE_lacuna");
+    let mut inside = Command::new("unshare");
+    inside.args(["--mount", program, "open", "v", "mnt", "--key-file", "key"]);
+    let (dir, state) = (scene.0.path(""), scene.0.path("state"));
+    inside.current_dir(&dir).env("XDG_RUNTIME_DIR", &dir).env("XDG_STATE_HOME", state);
+    assert!(inside.stdout(Stdio::null()).status().unwrap().success());
+    let refused = scene.keyed(&["open", "v", "mnt"]).code(5).stderr;
+    assert!(!refused.contains("has no mount"), "{refused}");
+    let servers = scene.0.lacuna(&["status", "v", "--json"]).code(0).json();
+    send(Signal::TERM, &servers["servers"][0]["pid"]);
+    wait_until("the end of the server", || {
+        scene.0.lacuna(&["info", "v", "--json"]).json()["medium"]["in_use"] == false
+    });
 }
 
 #[test]

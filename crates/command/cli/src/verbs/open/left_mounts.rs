@@ -2,7 +2,8 @@
 
 use crate::terminal::console::{self, Console};
 use crate::verbs::status;
-use lacuna_daemon::{MountRecord, Registry, await_dying};
+use lacuna_daemon::{MountRecord, Peer, Registry, await_dying};
+use lacuna_mount::proc::is_in_other_mount_namespace;
 use lacuna_mount::{RELEASE_LIMIT, is_automount, is_mounted};
 use lacuna_storage::{Error, Result, shell_word};
 use std::path::PathBuf;
@@ -10,6 +11,8 @@ use std::time::{Duration, Instant};
 
 /// Interval between two looks at a server that is closing.
 const PAUSE: Duration = Duration::from_millis(20);
+/// A wait that takes longer than this is told.
+const TOLD_AFTER: Duration = Duration::from_secs(1);
 
 /// Clears away the mounts that dead servers left at these mount points, and those of the disk or
 /// vault at this location elsewhere. First waits for servers of these mount points that were killed
@@ -20,7 +23,7 @@ pub(crate) fn clear(location: &str, mountpoints: &[PathBuf], console: Option<Con
     for mountpoint in mountpoints {
         await_dying(mountpoint, None)?;
     }
-    await_unmounted(location)?;
+    await_unmounted(location, console)?;
     let here: Vec<PathBuf> = mountpoints.iter().map(|at| status::canonical_path(at)).collect();
     for left in Registry::open(None)?.all()? {
         let Some(mount) = left.mount().filter(|_| !left.alive) else { continue };
@@ -46,25 +49,42 @@ pub(crate) fn clear(location: &str, mountpoints: &[PathBuf], console: Option<Con
 }
 
 /// Waits while a server of this location has no mount, for at most [`RELEASE_LIMIT`]: after
-/// umount(8) it is closing. One that is starting has no mount yet, and is waited for as well.
-fn await_unmounted(location: &str) -> Result<()> {
-    let start = Instant::now();
-    while start.elapsed() < RELEASE_LIMIT && has_unmounted_server(location)? {
+/// umount(8) it is closing. One that is starting has no mount yet, and is waited for as well. A wait
+/// of more than [`TOLD_AFTER`] is told.
+fn await_unmounted(location: &str, console: Option<Console>) -> Result<()> {
+    let (start, mut told) = (Instant::now(), false);
+    while start.elapsed() < RELEASE_LIMIT
+        && let Some(server) = unmounted_server(location)?
+    {
+        if !told && start.elapsed() >= TOLD_AFTER {
+            told = true;
+            let may_tell = console::is_terminal() || !server.record.private;
+            console.filter(|_| may_tell).into_iter().for_each(|console| {
+                console.note(&format!(
+                    "the server that has {location} open (process {}) has no mount: it is closing, or still \
+                     mounting; waiting for it for at most {} seconds",
+                    server.record.pid,
+                    RELEASE_LIMIT.as_secs()
+                ));
+            });
+        }
         std::thread::sleep(PAUSE);
     }
     Ok(())
 }
 
-/// Whether a living server of this location has no mount at its mount point.
-fn has_unmounted_server(location: &str) -> Result<bool> {
+/// A living server of this location without a mount at its mount point. A server in another mount
+/// namespace has a mount that is not seen here, and need not be about to end.
+fn unmounted_server(location: &str) -> Result<Option<Peer>> {
     for peer in Registry::open(None)?.all()? {
         let is_meant = peer.alive && peer.record.location == location;
         let Some(mount) = peer.mount().filter(|_| is_meant) else { continue };
-        if !is_mounted(&mount.mountpoint)? || is_automount(&mount.mountpoint)? {
-            return Ok(true);
+        let has_mount = is_mounted(&mount.mountpoint)? && !is_automount(&mount.mountpoint)?;
+        if !has_mount && !is_in_other_mount_namespace(peer.record.pid) {
+            return Ok(Some(peer));
         }
     }
-    Ok(false)
+    Ok(None)
 }
 
 fn cleared(mount: &MountRecord, location: &str) -> String {
