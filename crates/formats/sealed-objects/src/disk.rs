@@ -36,7 +36,7 @@ pub enum ObjectAccess {
     /// Refuse writes.
     Read,
     /// Open a damaged disk, read-only: also in the middle of a rollback, and with an older table of
-    /// snapshots. All content that verifies can be read.
+    /// snapshots or without one. All content that verifies can be read.
     Rescue,
 }
 
@@ -70,6 +70,8 @@ pub struct ObjectDisk {
     version_table: Option<Arc<VersionTable>>,
     /// The snapshot with an unfinished rollback to it, if the disk was opened all the same.
     unfinished_rollback: Option<String>,
+    /// The error of the table of snapshots, if the disk was opened all the same.
+    table_error: Option<Error>,
     reader: ReadPath,
     /// Absent if the disk is read-only.
     writer: Option<WritePath>,
@@ -169,7 +171,14 @@ impl ObjectDisk {
         params.check_store(&*stores.data)?;
         let read_only = options.access != ObjectAccess::Write || options.snapshot.is_some();
         let rescue = options.access == ObjectAccess::Rescue;
-        let snapshots = Arc::new(DiskSnapshots::open(&stores, master, uuid)?);
+        let (snapshots, table_error) = match DiskSnapshots::open(&stores, master, uuid) {
+            // The present content verifies without the table.
+            Err(e) if rescue && options.snapshot.is_none() && is_lost_table(&e) => {
+                (DiskSnapshots::unknown(&stores, master, uuid), Some(e))
+            }
+            opened => (opened?, None),
+        };
+        let snapshots = Arc::new(snapshots);
         let DiskView { stores, params, snapshot } =
             DiskView::of(stores, params, &snapshots, options.snapshot.as_deref())?;
         let number = snapshot.as_ref().map(|record| SnapshotNumber(record.number));
@@ -225,6 +234,7 @@ impl ObjectDisk {
             snapshots,
             version_table,
             unfinished_rollback: unfinished_rollback.map(|record| record.name),
+            table_error,
             reader,
             writer,
         })
@@ -234,6 +244,12 @@ impl ObjectDisk {
     /// middle of that: each object is then as before the rollback, or as at the snapshot.
     pub fn unfinished_rollback(&self) -> Option<&str> {
         self.unfinished_rollback.as_deref()
+    }
+
+    /// The error of the table of snapshots, if the disk was opened for rescue without it: no
+    /// snapshot can be read, and a rollback may have been interrupted.
+    pub fn table_error(&self) -> Option<&Error> {
+        self.table_error.as_ref()
     }
 
     /// The parameters of the open disk; for a snapshot, those at its time.
@@ -380,6 +396,11 @@ impl Disk for ObjectDisk {
     fn is_read_only(&self) -> bool {
         self.writer.is_none()
     }
+}
+
+/// Whether this error of reading the table of snapshots says that it is lost, or cannot be read.
+fn is_lost_table(e: &Error) -> bool {
+    matches!(e.kind(), Kind::Corrupt | Kind::Io | Kind::TimedOut)
 }
 
 /// Refuses a table of snapshots that is older than the version table knows, except to `rescue` a

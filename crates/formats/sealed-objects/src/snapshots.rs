@@ -26,7 +26,7 @@ use crate::Stores;
 use crate::snapshots::mark::{SnapshotMark, lost_snapshot};
 use crate::snapshots::table::{
     FIRST_GENERATION, MAX_SNAPSHOTS, NewestSnapshot, SnapshotNumber, SnapshotRecord, SnapshotState,
-    SnapshotTable, TABLE_MAX, check_name, older_table, table_key,
+    SnapshotTable, TABLE_MAX, check_name, older_table, restore_table, table_key,
 };
 use crate::versions::page::HeadsTag;
 use lacuna_contracts::{Error, Kind, Result, Secret};
@@ -79,7 +79,7 @@ fn read_table(book: &dyn ObjectStore) -> Result<(Vec<u8>, u64)> {
         Error::new(Kind::Corrupt, "the table of snapshots (object 0 of the book) does not exist")
             .found("no such object")
             .expected("the table that every disk has")
-            .hint("restore the object from a backup; nothing is written to the disk before that")
+            .hint(restore_table())
     })?;
     Ok((bytes, version))
 }
@@ -106,6 +106,14 @@ impl DiskSnapshots {
         let newest = NewestSnapshot::new(table.newest);
         let stored = Mutex::new(StoredTable { table, version });
         Ok(DiskSnapshots { stores: stores.clone(), key, newest, stored })
+    }
+
+    /// Stands for a table that cannot be used, to rescue a disk: no snapshot is known, and so
+    /// content of every number is read.
+    pub(crate) fn unknown(stores: &Stores, master: &Secret<32>, uuid: &[u8; 16]) -> DiskSnapshots {
+        let newest = NewestSnapshot::new(SnapshotNumber(u32::MAX));
+        let stored = Mutex::new(StoredTable { table: SnapshotTable::default(), version: 0 });
+        DiskSnapshots { stores: stores.clone(), key: table_key(master, uuid), newest, stored }
     }
 
     /// Names the snapshots to the stores, which must precede every other write, and finishes

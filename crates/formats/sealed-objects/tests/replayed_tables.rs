@@ -92,6 +92,41 @@ fn a_table_from_inside_a_rollback_does_not_repeat_the_rollback() {
     }
 }
 
+/// A table that is lost or altered costs a rescue the snapshots alone.
+#[test]
+fn a_rescue_reads_a_disk_without_its_table_of_snapshots() {
+    for (cipher, layout) in all_ciphers_and_layouts() {
+        let test_disk = TestDisk::new(cipher, layout, BLOCKS);
+        test_disk.session(|disk| {
+            write_all(disk, 1);
+            disk.create_snapshot("first").unwrap();
+            write_all(disk, 2);
+        });
+        let (lost, altered) = (test_disk.copied(), test_disk.copied());
+        lost.book.replace(SNAPSHOTS, None);
+        let steps = vec![ObjectStep::Write { offset: 70, data: &[0xa5; 4] }];
+        altered.book.reopened().apply_one(ObjectTransaction { object: SNAPSHOTS, steps }).unwrap();
+        for (left, words) in [(&lost, "does not exist"), (&altered, "does not verify")] {
+            for read_only in [true, false] {
+                let opened = left.open_with(left.stores(), |options| options.access = access(read_only));
+                let refused = opened.err().expect("the disk opens");
+                assert!(refused.kind() == Kind::Corrupt && refused.to_string().contains(words), "{refused}");
+            }
+            let rescue = |snapshot: Option<&str>| {
+                left.open_with(left.stores(), |options| {
+                    options.access = ObjectAccess::Rescue;
+                    options.snapshot = snapshot.map(str::to_owned);
+                })
+            };
+            assert_eq!(rescue(Some("first")).err().unwrap().kind(), Kind::Corrupt);
+            let disk = rescue(None).unwrap();
+            assert_stamp(&disk, 2);
+            assert!(disk.is_read_only() && disk.unfinished_rollback().is_none());
+            assert!(disk.table_error().unwrap().to_string().contains(words), "{cipher:?} {layout:?}");
+        }
+    }
+}
+
 #[test]
 fn a_table_without_the_newest_snapshots_is_refused() {
     for layout in ObjectLayout::ALL {

@@ -336,6 +336,11 @@ pub trait OpenFormat: Send + Sync {
         None
     }
 
+    /// The error of the table of snapshots, on a disk that was opened for rescue without it.
+    fn table_error(&self) -> Option<&Error> {
+        None
+    }
+
     /// A message for the user after opening.
     fn note(&self) -> Option<&'static str> {
         None

@@ -133,7 +133,14 @@ fn bad_table(found: impl Into<String>) -> Error {
     Error::new(Kind::Corrupt, "the table of snapshots (object 0 of the book) does not verify")
         .found(found)
         .expected("the table that this disk wrote")
-        .hint("restore the object from a backup; nothing is written to the disk before that")
+        .hint(restore_table())
+}
+
+/// The advice for a table that is lost or altered.
+pub(crate) fn restore_table() -> Hint {
+    Hint::from("restore the object from a backup; without one, ")
+        .action(Action("rescue"))
+        .text(" copies the content of the disk")
 }
 
 /// The error for a table of an earlier generation than the version table has recorded.

@@ -184,6 +184,10 @@ impl OpenFormat for OpenObjectsFormat {
         self.disk.unfinished_rollback()
     }
 
+    fn table_error(&self) -> Option<&Error> {
+        self.disk.table_error()
+    }
+
     fn object_name(&self, block: BlockAddr) -> Option<String> {
         Some(format!("{}.{:016x}", self.prefix, block.0 / SEGMENT_BLOCKS))
     }

@@ -104,6 +104,12 @@ impl OpenDisk {
         self.format.unfinished_rollback()
     }
 
+    /// The error of the table of snapshots, on a disk that was opened for rescue without it: its
+    /// snapshots are lost, and a rollback may have been interrupted.
+    pub fn table_error(&self) -> Option<&Error> {
+        self.format.table_error()
+    }
+
     /// A message for the user after opening.
     pub fn note(&self) -> Option<&'static str> {
         self.format.note()

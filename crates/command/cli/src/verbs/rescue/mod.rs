@@ -13,8 +13,8 @@ use crate::verbs::rescue::map::RescuedDisk;
 use crate::verbs::unlock::{self, DiskArgs, UnlockArgs};
 use lacuna_daemon::{TrackedFile, set_path};
 use lacuna_storage::{
-    BLOCK_SIZE, Disk, DiskCheckReport, Error, Kind, OpenDiskOptions, ReadOutcome, Result, UnlockedDisk,
-    human_size, read_blocks, read_public_params,
+    BLOCK_SIZE, Disk, DiskCheckReport, Error, Kind, OpenDisk, OpenDiskOptions, ReadOutcome, Result,
+    UnlockedDisk, human_size, read_blocks, read_public_params,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -45,6 +45,9 @@ struct RescueAnswer {
     /// The snapshot with an interrupted rollback to it.
     #[serde(skip_serializing_if = "Option::is_none")]
     unfinished_rollback: Option<String>,
+    /// Whether the table of snapshots cannot be used.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    snapshots_lost: bool,
 }
 
 /// `lacuna rescue`.
@@ -74,20 +77,11 @@ pub(crate) fn run(args: &RescueArgs, console: Console) -> Result<()> {
     let of = RescuedDisk { id: disk.id(), level: args.level, len: size };
     let copied = RescueImage::open(&args.target, args.force, source, &of)
         .and_then(|image| copy(&*source_disk, image, console));
-    let journal_damaged = disk.is_journal_damaged();
-    let unfinished_rollback = disk.unfinished_rollback().map(str::to_owned);
+    let doubt = Doubt::of(&disk);
     let copied = console::combine(copied, disk.close())?;
     let CopyResult { kept, report: DiskCheckReport { good, unwritten, bad } } = copied;
-    if journal_damaged {
-        console.note(JOURNAL);
-    }
-    if let Some(name) = &unfinished_rollback {
-        console.note(&format!(
-            "a rollback to the snapshot {name} was interrupted: some segments of the image are as they were before \
-             the rollback, and some as in the snapshot"
-        ));
-    }
-    let verdict = verdict(args, bad, journal_damaged, unfinished_rollback.as_deref());
+    doubt.print_notes(console);
+    let verdict = verdict(args, bad, &doubt);
     if args.json {
         let mut paths = json!({});
         set_path(&mut paths, "location", args.location.to_os_string());
@@ -102,8 +96,9 @@ pub(crate) fn run(args: &RescueArgs, console: Console) -> Result<()> {
             unwritten,
             bad,
             verified,
-            journal_damaged,
-            unfinished_rollback,
+            journal_damaged: doubt.journal_damaged,
+            snapshots_lost: doubt.table_error.is_some(),
+            unfinished_rollback: doubt.rollback,
         };
         console::json(&answer)?;
     } else {
@@ -212,11 +207,49 @@ fn summary(CopyResult { kept, report }: &CopyResult, verified: bool) -> String {
     )
 }
 
+/// The reasons why blocks that could be read may not be the newest.
+struct Doubt {
+    journal_damaged: bool,
+    /// Why the table of snapshots cannot be used.
+    table_error: Option<String>,
+    /// The snapshot with an interrupted rollback to it.
+    rollback: Option<String>,
+}
+
+impl Doubt {
+    fn of(disk: &OpenDisk) -> Doubt {
+        Doubt {
+            journal_damaged: disk.is_journal_damaged(),
+            table_error: disk.table_error().map(Error::summary),
+            rollback: disk.unfinished_rollback().map(str::to_owned),
+        }
+    }
+
+    fn print_notes(&self, console: Console) {
+        if self.journal_damaged {
+            console.note(JOURNAL);
+        }
+        if let Some(name) = &self.rollback {
+            console.note(&format!(
+                "a rollback to the snapshot {name} was interrupted: some segments of the image are as they were before \
+                 the rollback, and some as in the snapshot"
+            ));
+        }
+        if let Some(why) = &self.table_error {
+            console.note(&format!(
+                "the snapshots of the disk are lost ({why}); if a rollback to one of them was interrupted, some segments of \
+                 the image are as they were before it, and some as in the snapshot"
+            ));
+        }
+    }
+}
+
 /// Whether all blocks were rescued. Errors: [`Kind::Corrupt`].
-fn verdict(args: &RescueArgs, bad: u64, journal_damaged: bool, rollback: Option<&str>) -> Result<()> {
-    let found = match rollback {
+fn verdict(args: &RescueArgs, bad: u64, doubt: &Doubt) -> Result<()> {
+    let found = match &doubt.rollback {
         _ if bad > 0 => format!("{} that cannot be read", blocks(bad)),
-        _ if journal_damaged => "a damaged journal".to_owned(),
+        _ if doubt.journal_damaged => "a damaged journal".to_owned(),
+        _ if doubt.table_error.is_some() => "a table of snapshots that cannot be used".to_owned(),
         Some(name) => format!("an interrupted rollback to the snapshot {name}"),
         None => return Ok(()),
     };
