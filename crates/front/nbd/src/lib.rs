@@ -48,6 +48,6 @@ pub use negotiate::{
 pub use reporter::Reporter;
 #[cfg(feature = "fuzzing")]
 pub use scripted_client::serve as serve_replayed;
-pub use server::{NbdServer, ServerSettings, StopHandle};
+pub use server::{NbdServer, ServerSettings, StopHandle, check_certificates};
 pub use tls_mode::{CLIENT_AUTHORITY, TlsMode};
 pub use wire::{MAX_REQUEST, NbdCommand, NbdErrno, NbdRequest, NotARequest, REQUEST_LEN};

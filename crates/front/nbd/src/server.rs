@@ -15,7 +15,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -121,6 +121,12 @@ pub struct NbdServer {
     settings: ServerSettings,
     tls: Option<Certificates>,
     memory: ServerMemory,
+}
+
+/// Refuses certificates in `directory` that a server cannot use. Errors: those of
+/// [`NbdServer::bind`].
+pub fn check_certificates(directory: &Path) -> Result<()> {
+    tls::load(directory).map(drop)
 }
 
 impl NbdServer {

@@ -12,6 +12,8 @@ use lacuna_storage::keys::{PassphraseChange, SlotRewrite, is_same_passphrase};
 use lacuna_storage::{
     DiskRef, Error, HeaderOpener, Kind, LeasedHeader, Passphrase, PassphraseMatch, PublicHeader, Result,
 };
+use rustix::fs::{Access, AtFlags, CWD, accessat};
+use rustix::io::Errno;
 
 /// The note when a token is enrolled on a disk with levels, for any level.
 const TOKEN_NOTE: &str = "a holder of this token, with the PIN if it has one, can try it on the disk under \
@@ -20,6 +22,7 @@ const TOKEN_NOTE: &str = "a holder of this token, with the PIN if it has one, ca
 /// `lacuna key add`.
 pub(crate) fn add(args: &KeyNewArgs, console: Console) -> Result<()> {
     let (given, new) = split_sources(args)?;
+    check_readable(new.as_ref())?;
     let enrols = is_token(new.as_ref());
     // A new passphrase opens the deepest level of the given ones, so it recovers the levels of all
     // given tokens.
@@ -44,6 +47,7 @@ pub(crate) fn add(args: &KeyNewArgs, console: Console) -> Result<()> {
 /// `lacuna key change`.
 pub(crate) fn change(args: &KeyNewArgs, console: Console) -> Result<()> {
     let (given, new) = (&args.key.passphrase, args.new.source());
+    check_readable(new.as_ref())?;
     let enrols = is_token(new.as_ref());
     let doubtful = enrols || given.sources.iter().skip(1).any(PassphraseSource::is_token);
     let asking =
@@ -65,6 +69,7 @@ pub(crate) fn change(args: &KeyNewArgs, console: Console) -> Result<()> {
 /// `lacuna key remove`.
 pub(crate) fn remove(args: &KeyRemoveArgs, console: Console) -> Result<()> {
     let (given, source) = (&args.key.passphrase, args.source());
+    check_readable(source.as_ref())?;
     let doubtful = given.tokens().next().is_some();
     let asking = PassphraseQuery {
         given,
@@ -101,6 +106,7 @@ pub(crate) fn refresh(args: &KeyRefreshArgs, console: Console) -> Result<()> {
             .found("one for `key refresh` without --add-level")
             .hint("use `lacuna key add` for a passphrase more, or give --add-level for a level more"));
     }
+    check_readable(new.as_ref())?;
     let enrols = is_token(new.as_ref());
     if enrols && !key.recovery.no_recovery {
         return Err(Error::new(Kind::Usage, "cannot add a level that a token alone opens")
@@ -147,6 +153,25 @@ fn split_sources(args: &KeyNewArgs) -> Result<(PassphraseArgs, Option<Passphrase
             ));
     }
     Ok((given, first))
+}
+
+/// Refuses a file that this user cannot read, before another passphrase is asked for. The file is
+/// not opened: it may be a pipe, which can be read once.
+fn check_readable(source: Option<&PassphraseSource>) -> Result<()> {
+    let Some(PassphraseSource::File(path)) = source.filter(|source| !is_stdin(source)) else { return Ok(()) };
+    match accessat(CWD, path, Access::READ_OK, AtFlags::EACCESS) {
+        // An old system cannot tell: reading the file shows it.
+        Ok(()) | Err(Errno::NOSYS) => Ok(()),
+        Err(e) => {
+            let error = Error::io(format!("cannot read the passphrase from {}", path.display()), &e.into());
+            // Exit code 4 would mean that the disk does not exist.
+            Err(if error.kind() == Kind::NotFound { error.with_kind(Kind::Usage) } else { error })
+        }
+    }
+}
+
+fn is_stdin(source: &PassphraseSource) -> bool {
+    matches!(source, PassphraseSource::File(path) if path.as_os_str() == "-")
 }
 
 fn is_token(source: Option<&PassphraseSource>) -> bool {

@@ -199,6 +199,8 @@ fn a_request_that_must_fail_fails_before_a_passphrase_is_asked_for() {
         ("vault rescue v missing/target".to_owned(), 4),
         ("serve disk.img --socket key".to_owned(), 1),
         ("serve disk.img --socket missing/socket".to_owned(), 4),
+        ("key add disk.img --new-key-file missing".to_owned(), 1),
+        ("key change disk.img --new-key-file missing".to_owned(), 1),
     ] {
         // In units of 512 bytes, or of 1024.
         let script = format!("ulimit -f 524288; exec \"$0\" {words} --askpass ./ask");

@@ -52,6 +52,7 @@ pub(crate) fn run(mut args: ServeArgs, console: Console) -> Result<()> {
     }
     let listen = listen(&args)?;
     network::check(&args, &listen)?;
+    args.tls_dir.as_deref().map_or(Ok(()), lacuna_nbd::check_certificates)?;
     lacuna_nbd::check_listen(&listen)?;
     unlock::check_writing(&args.location, &args.opening)?;
     unlock::check_idle(&args.location, &args.opening.idle)?;
