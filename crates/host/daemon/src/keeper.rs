@@ -201,7 +201,7 @@ fn watch(
 ) -> Result<ServerEnd> {
     let failed = |e: std::io::Error| Error::io("cannot wait for the server", &e);
     if let Some(signal) = kept.asked {
-        // The server before this one died, and has not done what it was asked to do.
+        // The server before this one died before it could end.
         let _ended = kill_process(server, signal);
     }
     let (mut linked, mut is_new) = (true, true);

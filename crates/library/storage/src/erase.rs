@@ -86,7 +86,7 @@ pub fn erase(
             .hint(format!(
                 "make sure that it is the right location: a {noun} without a header is erased already"
             ));
-        // The advice about a lost header is none for an owner who erases the vault.
+        // Advice to restore the header is no help where a vault is to be erased.
         return Err(if is_vault { missing } else { foreign::named_in(missing, &*medium, location) });
     }
     diagnosis.header.as_ref().map_or(Ok(()), |header| refuse_disk_header_in_directory(header, location))?;
