@@ -13,7 +13,7 @@ fn an_error_takes_three_lines_on_a_terminal_and_one_in_a_log() {
     let lines: Vec<&str> = terminal.lines().collect();
     assert_eq!((lines.len(), lines[0]), (3, "lacuna: cannot resize disk.img: no --size"), "{terminal}");
     assert!(lines[1].starts_with("  expected: ") && lines[2].starts_with("  hint: "), "{terminal}");
-    // Also that of a server in the background: its text comes from another process.
+    // Also one without an expectation.
     std::fs::create_dir(scene.path("dir")).unwrap();
     let serve = ["serve", "disk.img", "--fork", "--socket", "dir", "--key-file", "key"];
     let log = scene.lacuna(&serve).code(1).stderr;
