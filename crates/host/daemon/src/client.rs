@@ -2,9 +2,10 @@
 //! request, and reads the outcome.
 
 pub(crate) mod disk_query;
-pub(crate) mod keeper_process;
+pub(crate) mod other_process;
 pub(crate) mod peer;
 pub(crate) mod purge;
+pub(crate) mod takeover;
 
 use crate::protocol::{AfterFailure, ControlOp, Job, KEEPALIVE, ServerAnswer, read_line};
 use lacuna_contracts::{Action, Error, Hint, Kind, Result, SocketPeer};

@@ -10,7 +10,11 @@
 //! - A server that ends by itself is not started again. Only a server that cannot open the disk
 //!   after the death of its predecessor is followed by another one, since the memory has writes for
 //!   the disk.
+//! - A server that is told to end and dies first is followed by one that makes its writes durable
+//!   and ends.
+//! - A server whose keeper died goes on, and is not started again.
 
+use crate::record::KeeperId;
 use crate::system_call::{self, KeptSignals};
 use lacuna_contracts::{Error, Kind, Result};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -24,7 +28,7 @@ use std::fs::File;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Servers that may fail in a row: they died before they were ready, or of a fault of their own
@@ -48,9 +52,33 @@ pub struct KeeperLink {
     socket: OwnedFd,
     left: Mutex<Option<File>>,
     signals: KeptSignals,
+    keeper: KeeperId,
 }
 
 impl KeeperLink {
+    /// The keeper, which may have died since.
+    pub fn keeper(&self) -> KeeperId {
+        self.keeper
+    }
+
+    /// Calls `act` in a thread of its own when the keeper has died. Errors: there is no thread.
+    pub fn on_death(self: &Arc<Self>, act: impl FnOnce() + Send + 'static) -> Result<()> {
+        let link = Arc::clone(self);
+        let wait = move || {
+            // The end of the other side is always reported.
+            let ended = || poll(&mut [PollFd::new(&link.socket, PollFlags::empty())], None);
+            let mut result = ended();
+            while result == Err(Errno::INTR) {
+                result = ended();
+            }
+            if result.is_ok() {
+                act();
+            }
+        };
+        let thread = std::thread::Builder::new().name("lacuna-keeper".into()).spawn(wait);
+        thread.map(drop).map_err(|e| Error::io("cannot watch the keeper", &e))
+    }
+
     /// Lets INT, TERM and HUP act in this server. They wait until then, so that none ends a server
     /// that does not handle them yet.
     pub fn let_signals_act(&self) {
@@ -121,6 +149,8 @@ pub struct KeeperActions<'a> {
 pub fn keep(actions: &KeeperActions<'_>, mut serve: impl FnMut(KeeperLink) -> i32) -> Result<i32> {
     let failed = |e: std::io::Error| Error::io("cannot start the server", &e);
     let signals = KeptSignals::block().map_err(failed)?;
+    let own = KeeperId::of(std::process::id()).and_then(|own| own.ok_or_else(|| Errno::SRCH.into()));
+    let keeper = own.map_err(failed)?;
     let (mut kept, mut has_died, mut failed_in_a_row) = (KeptState::default(), false, 0);
     loop {
         let flags = SocketFlags::CLOEXEC;
@@ -130,11 +160,15 @@ pub fn keep(actions: &KeeperActions<'_>, mut serve: impl FnMut(KeeperLink) -> i3
         let Some(server) = system_call::fork().map_err(failed)? else {
             drop((ours, std::mem::take(&mut kept)));
             system_call::inherit_watchdog();
-            std::process::exit(serve(KeeperLink { socket, left: Mutex::new(left), signals }));
+            std::process::exit(serve(KeeperLink { socket, left: Mutex::new(left), signals, keeper }));
         };
         drop((socket, left));
         let begun = Instant::now();
         let server = Pid::from_raw(server.cast_signed()).expect("a child has a positive number");
+        if let Some(signal) = kept.told_to_end {
+            // The signal waits until the server handles it. A server that has ended needs none.
+            let _ended = kill_process(server, signal);
+        }
         let ended = watch(server, &ours, &signals, actions, &mut kept).inspect_err(|_| end(server))?;
         let was_ready = std::mem::take(&mut kept.is_ready);
         let signal = match ended {
@@ -182,8 +216,8 @@ struct KeptState {
     was_ready: bool,
     /// Whether the present server is ready.
     is_ready: bool,
-    /// The last signal that asked a server to end. It may have come when there was none.
-    asked: Option<Signal>,
+    /// The last signal that told a server to end. It may have come when there was none.
+    told_to_end: Option<Signal>,
 }
 
 enum ServerEnd {
@@ -200,10 +234,6 @@ fn watch(
     kept: &mut KeptState,
 ) -> Result<ServerEnd> {
     let failed = |e: std::io::Error| Error::io("cannot wait for the server", &e);
-    if let Some(signal) = kept.asked {
-        // The server before this one died before it could end.
-        let _ended = kill_process(server, signal);
-    }
     let (mut linked, mut is_new) = (true, true);
     loop {
         // The end of a server is noticed by the signal of its death.
@@ -235,7 +265,7 @@ fn watch(
                 continue;
             }
             let number = Signal::from_named_raw(signal.number).expect("one of the blocked signals");
-            kept.asked = Some(number);
+            kept.told_to_end = Some(number);
             // A signal of the terminal reaches the server too, except for the end of a session,
             // which may reach its leader alone. A new server still blocks it, and so gets it once.
             if is_new || !signal.from_terminal || signal.number == libc::SIGHUP {

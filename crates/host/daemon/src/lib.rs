@@ -58,7 +58,9 @@ pub use keeper::{KeeperActions, KeeperLink, keep};
 pub use mountpoint::made_mountpoint::MadeMountpoint;
 pub use mountpoint::{IfMissing, check_mountpoint, clear_mountpoint};
 pub use protocol::{ControlOp, ExpectedDisk, Job, WireError};
-pub use record::{FrontEnd, Identity, MountKind, MountRecord, MountedBy, PoolScope, Record, seconds_now};
+pub use record::{
+    FrontEnd, Identity, KeeperId, MountKind, MountRecord, MountedBy, PoolScope, Record, seconds_now,
+};
 pub use registry::{Registry, await_dying, close};
 pub use run_dir::DISK_NAME;
 pub use run_dir::run_base::default_run_base;

@@ -4,8 +4,9 @@
 
 use crate::file::{FileIdentity, TrackedFile};
 use lacuna_contracts::Error;
-use lacuna_mount::{MountMethod, MountedFs};
+use lacuna_mount::{MountMethod, MountedFs, proc};
 use serde::{Deserialize, Serialize};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -60,15 +61,38 @@ pub struct Record {
     pub since: u64,
     /// The server's process number.
     pub pid: u32,
-    /// The process number of its keeper, if it has one.
+    /// Its keeper, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub keeper: Option<u32>,
+    pub keeper: Option<KeeperId>,
     /// Whether errors about it are private: logs must not tell the number or the names of its
     /// mounts.
     pub private: bool,
     /// The directory of the mount point, if the server made it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made_mountpoint: Option<FileIdentity>,
+}
+
+/// The process of a keeper. Both numbers together are never those of another process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeeperId {
+    /// Its process number.
+    pub pid: u32,
+    /// When it was started, in clock ticks since boot.
+    pub start: u64,
+}
+
+impl KeeperId {
+    /// The running process with this number; `None` if it has ended. Errors: it cannot be looked
+    /// at.
+    pub(crate) fn of(pid: u32) -> io::Result<Option<KeeperId>> {
+        Ok(proc::start_of(pid)?.map(|start| KeeperId { pid, start }))
+    }
+
+    /// Whether the keeper lives. One that cannot be looked at counts as dead: then no command waits
+    /// for it.
+    pub fn is_alive(self) -> bool {
+        proc::start_of(self.pid).is_ok_and(|start| start == Some(self.start))
+    }
 }
 
 /// The front end of a server.
@@ -144,6 +168,11 @@ impl Record {
             FrontEnd::Fuse(mount) => Some(mount),
             FrontEnd::Nbd { .. } => None,
         }
+    }
+
+    /// Whether a living keeper starts the server again if it dies.
+    pub fn is_kept(&self) -> bool {
+        self.keeper.is_some_and(KeeperId::is_alive)
     }
 
     /// An error about it, marked as private if necessary.

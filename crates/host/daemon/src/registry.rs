@@ -4,6 +4,7 @@ use crate::client::disk_query::DiskQuery;
 use crate::client::peer::{self, Peer, Reach};
 use crate::dead_server::{self, is_alive};
 use crate::file::FileIdentity;
+use crate::record::KeeperId;
 use crate::run_dir::RunPaths;
 use crate::run_dir::run_base::run_bases;
 use crate::server_end::CloseOutcome;
@@ -30,8 +31,8 @@ impl Registry {
         Ok(Registry { bases })
     }
 
-    /// All instances with a living server, then dead ones that left a mount. Errors: any failure to
-    /// inspect an instance.
+    /// All instances with a living server, then dead ones that left a mount or that a keeper starts
+    /// again. Errors: any failure to inspect an instance.
     pub fn all(&self) -> Result<Vec<Peer>> {
         let (peers, errors) = self.all_with_errors();
         errors.into_iter().next().map_or(Ok(peers), Err)
@@ -59,7 +60,11 @@ impl Registry {
         let living = peers.iter().filter(|peer| peer.alive).filter_map(Peer::mount);
         let taken: Vec<PathBuf> = living.map(|mount| mount.mountpoint.clone()).collect();
         let is_taken = |peer: &Peer| peer.mount().is_some_and(|mount| taken.contains(&mount.mountpoint));
-        peers.retain(|peer| peer.alive || !is_taken(peer));
+        // A keeper has one server at a time.
+        let living = peers.iter().filter(|peer| peer.alive);
+        let replaced: Vec<KeeperId> = living.filter_map(|peer| peer.record.keeper).collect();
+        let is_replaced = |peer: &Peer| peer.record.keeper.is_some_and(|keeper| replaced.contains(&keeper));
+        peers.retain(|peer| peer.alive || !(is_taken(peer) || is_replaced(peer)));
         peers.sort_by_key(|peer| !peer.alive);
         (peers, errors)
     }
@@ -200,11 +205,11 @@ impl Registry {
 }
 
 /// The instance of a run directory, if it has a record. Removes the run directory of a dead server
-/// that had no mount point.
+/// that had no mount point, unless its keeper starts it again.
 fn inspect(paths: RunPaths) -> Result<Option<Peer>> {
     let Some(alive) = is_alive(&paths)? else { return Ok(None) };
     let Some(record) = paths.record()? else { return Ok(None) };
-    if !alive && record.mount().is_none() {
+    if !alive && record.mount().is_none() && !record.is_kept() {
         // Safe to ignore: the next call tries again, and a leftover directory does not disturb
         // another server.
         let _ = dead_server::remove_served(&paths);

@@ -83,6 +83,11 @@ impl RunPaths {
         entries.map(|entry| Ok(RunPaths { dir: entry.map_err(|e| failed(&e))?.path() })).collect()
     }
 
+    /// The directory of run directories.
+    pub(crate) fn base(&self) -> &Path {
+        self.dir.parent().unwrap_or(&self.dir)
+    }
+
     /// The control socket.
     pub(crate) fn control(&self) -> PathBuf {
         self.dir.join(CONTROL)

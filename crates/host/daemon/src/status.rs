@@ -142,6 +142,9 @@ pub struct ServerStatus {
     pub last_error: Option<String>,
     /// The condition of the server.
     pub condition: Condition,
+    /// Whether its keeper died, and so the server is not started again if it dies.
+    #[serde(default)]
+    pub keeper_died: bool,
 }
 
 /// The condition of a server.
@@ -172,11 +175,24 @@ impl ServerStatus {
         ServerStatus { file, ..ServerStatus::of(record, Condition::Silent) }
     }
 
-    /// A status with nothing else that changes while the server runs.
+    /// A status with nothing else that changes while the server runs. It says whether the keeper
+    /// lives now.
     pub(crate) fn of(record: Record, condition: Condition) -> ServerStatus {
         let (id, file, size, last_error) = (None, None, None, None);
         let (items, clients, refused_clients) = (Vec::new(), None, None);
-        ServerStatus { record, id, file, items, size, clients, refused_clients, last_error, condition }
+        let keeper_died = record.keeper.is_some() && !record.is_kept();
+        ServerStatus {
+            record,
+            id,
+            file,
+            items,
+            size,
+            clients,
+            refused_clients,
+            last_error,
+            condition,
+            keeper_died,
+        }
     }
 
     /// Whether it died without closing.
@@ -232,13 +248,16 @@ impl ServerStatus {
                 out["size"] = json!(self.size);
                 out["peers"] = json!(self.clients.as_ref().map(|clients| &clients.named));
                 out["refused_clients"] = json!(self.refused_clients);
-                if self.is_silent() {
-                    out["silent"] = json!(true);
+                for (field, condition) in [("silent", Condition::Silent), ("died", Condition::Died)] {
+                    if self.condition == condition {
+                        out[field] = json!(true);
+                    }
                 }
             }
         }
         if let Some(keeper) = record.keeper {
-            out["keeper"] = json!(keeper);
+            out["keeper"] = json!(keeper.pid);
+            out["keeper_died"] = json!(self.keeper_died);
         }
         let in_pool = record.in_pool.as_ref();
         if let Some(namespace) = in_pool.and_then(|in_pool| in_pool.namespace.as_ref()) {
@@ -255,7 +274,7 @@ impl ServerStatus {
 mod tests {
     use super::*;
     use crate::file::{FileIdentity, FileNow};
-    use crate::record::{Identity, MountKind, MountRecord, MountedBy, PoolScope};
+    use crate::record::{Identity, KeeperId, MountKind, MountRecord, MountedBy, PoolScope};
 
     fn record(front: FrontEnd) -> Record {
         let identity = Identity { location: "/a.img".into(), format: "sealed".into(), ..Identity::default() };
@@ -329,6 +348,20 @@ mod tests {
             let json = ServerStatus::of(record(mount()), condition).to_json();
             assert_eq!(["closing", "silent", "died"].map(|field| json[field] == true), shown);
         }
+    }
+
+    #[test]
+    fn the_death_of_a_keeper_is_shown() {
+        let own = KeeperId::of(std::process::id()).unwrap().unwrap();
+        for (keeper, died) in [(own, false), (KeeperId { start: own.start + 1, ..own }, true)] {
+            let record = Record { keeper: Some(keeper), ..record(served()) };
+            assert_eq!(record.is_kept(), !died);
+            let status = ServerStatus::of_dead(record).to_json();
+            assert!(status["died"] == true && status["keeper_died"] == died, "{status}");
+            assert_eq!(status["keeper"], own.pid);
+        }
+        let without = ServerStatus::of(record(served()), Condition::Serving).to_json();
+        assert!(without["keeper"].is_null() && without["keeper_died"].is_null() && without["died"].is_null());
     }
 
     #[test]

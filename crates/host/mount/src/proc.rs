@@ -136,15 +136,29 @@ pub fn ignores(signal: i32) -> bool {
 
 /// Whether a process is ending, or has a pending fatal signal. False for a process that is gone.
 pub fn is_dying(process: u32) -> io::Result<bool> {
-    let read = |name: &str| match fs::read(path(process, name)) {
+    let (status, stat) = (text_of(process, "status")?, text_of(process, "stat")?);
+    Ok(is_killed(&status) || is_ending(&stat))
+}
+
+/// When a process was started, in clock ticks since boot; `None` if it is ending or gone. The
+/// number of a process is used again, but not together with this time.
+pub fn start_of(process: u32) -> io::Result<Option<u64>> {
+    let stat = text_of(process, "stat")?;
+    match after_name(&stat).nth(19).filter(|_| !is_ending(&stat)) {
+        Some(ticks) => ticks.parse().map(Some).map_err(io::Error::other),
+        None => Ok(None),
+    }
+}
+
+/// A file of a process in `/proc`; empty if the process is gone.
+fn text_of(process: u32, name: &str) -> io::Result<String> {
+    match fs::read(path(process, name)) {
         // ESRCH: the process ended during the read.
         Err(e) if e.kind() == ErrorKind::NotFound || e.raw_os_error() == Some(libc::ESRCH) => {
             Ok(String::new())
         }
         text => text.map(|text| String::from_utf8_lossy(&text).into_owned()),
-    };
-    let (status, stat) = (read("status")?, read("stat")?);
-    Ok(is_killed(&status) || is_ending(&stat))
+    }
 }
 
 /// Whether the status of a process shows a pending SIGKILL, for one of its threads or for all.
@@ -165,10 +179,16 @@ fn has_signal(status: &str, mask: &str, signal: i32) -> bool {
 fn is_ending(stat: &str) -> bool {
     /// From `linux/sched.h`: the thread is being shut down.
     const PF_EXITING: u64 = 0x4;
-    let mut fields = stat.rsplit(')').next().unwrap_or("").split_ascii_whitespace();
+    let mut fields = after_name(stat);
     let ended = fields.next().is_some_and(|state| matches!(state, "Z" | "X"));
     ended
         || fields.nth(5).is_some_and(|flags| flags.parse::<u64>().is_ok_and(|flags| flags & PF_EXITING != 0))
+}
+
+/// The fields of proc_pid_stat(5) after the name, which may contain anything; the first one is the
+/// state.
+fn after_name(stat: &str) -> impl Iterator<Item = &str> {
+    stat.rsplit(')').next().unwrap_or("").split_ascii_whitespace()
 }
 
 #[cfg(test)]
@@ -182,11 +202,13 @@ mod tests {
         assert_eq!((parent_of(child.id()), parent_of(u32::MAX)), (std::process::id(), 0));
         assert_eq!(described(child.id()), format!("sleep (process {})", child.id()));
         assert_eq!(described(u32::MAX), format!("process {}", u32::MAX));
+        let (start, own) = (start_of(child.id()).unwrap(), start_of(std::process::id()).unwrap());
+        assert!(start.is_some() && start >= own && start_of(child.id()).unwrap() == start);
         child.kill().unwrap();
         // Killed, ending, or ended and not reaped: all count as dying.
         assert!(is_dying(child.id()).unwrap());
         child.wait().unwrap();
-        assert!(!is_dying(child.id()).unwrap());
+        assert!(!is_dying(child.id()).unwrap() && start_of(child.id()).unwrap().is_none());
         assert!(is_killed("SigPnd:\t0000000000000100\n") && !is_killed("SigPnd:\t0000000000000000\n"));
         assert!(is_ending("7 (a) b) Z 1 2 3 4 5 0") && is_ending("7 (a) R 1 2 3 4 5 4194564"));
         assert!(!is_ending("7 (a) R 1 2 3 4 5 4194560") && !is_ending(""));

@@ -130,10 +130,10 @@ fn close_each(open: OpenInstances, failures: &mut Failures, manner: Manner) {
     }
 }
 
-/// The mounts and servers of a target. Errors: [`Kind::Usage`] if several disks match, and
-/// [`Kind::Other`] for a disk with a deleted file, unless the user wants to close it all the same.
+/// The mounts and servers of a target, ready to be closed. Errors: [`Kind::Usage`] if several disks
+/// match, and those of [`OpenInstances::prepare_to_close`].
 fn find_open(target: &Path, cluster: &ClusterArgs, manner: Manner) -> Result<OpenInstances> {
-    let open = if let Some(mount) = mounted_at(target)? {
+    let mut open = if let Some(mount) = mounted_at(target)? {
         // Refuses options that do not apply to a mount point.
         cluster.options_for(&Location::Path(target.to_owned()))?;
         OpenInstances { mounts: vec![mount], served: Vec::new() }
@@ -150,9 +150,7 @@ fn find_open(target: &Path, cluster: &ClusterArgs, manner: Manner) -> Result<Ope
         }
         open
     };
-    if !manner.deleted {
-        open.refuse_deleted()?;
-    }
+    open.prepare_to_close(manner.force, manner.deleted, manner.console)?;
     Ok(open)
 }
 
@@ -252,8 +250,8 @@ fn close_peers(mut peers: Vec<Peer>, failures: &mut Failures, manner: Manner) {
         if kept.contains(&server) {
             continue;
         }
-        let one = OpenInstances::from(vec![peer]);
-        match if manner.deleted { Ok(()) } else { one.refuse_deleted() } {
+        let mut one = OpenInstances::from(vec![peer]);
+        match one.prepare_to_close(manner.force, manner.deleted, manner.console) {
             Ok(()) => open.extend(one),
             Err(e) => {
                 kept.insert(server);

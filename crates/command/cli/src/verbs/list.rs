@@ -5,7 +5,9 @@ use crate::terminal::console::{self, Console};
 use crate::terminal::terminal_size::{fits, listed, width};
 use crate::verbs::status;
 use crate::verbs::status::activity::Activity;
-use crate::verbs::status::server_text::{address, changed_file, clients, no_answer, printable, since, user};
+use crate::verbs::status::server_text::{
+    address, changed_file, clients, no_answer, printable, restarting_keeper, since, user,
+};
 use lacuna_daemon::OtherUsers;
 use lacuna_storage::{Result, shell_word};
 use serde_json::{Value, json};
@@ -49,7 +51,7 @@ fn entry(server: &Value) -> Value {
         "clients": server["clients"],
         "file": server["file"],
     });
-    for flag in ["read_only", "raw", "died", "silent", "closing"] {
+    for flag in ["read_only", "raw", "died", "silent", "closing", "keeper_died"] {
         out[flag] = json!(server[flag] == true);
     }
     for (field, of_server) in [("user", "user"), ("elsewhere", "elsewhere"), ("at_bytes", "mountpoint_bytes")]
@@ -77,13 +79,15 @@ struct ListRow {
 fn row(server: &Value) -> ListRow {
     let text = |field: &str| server[field].as_str().unwrap_or_default().to_owned();
     let activity = Activity::of(&server["items"]);
-    let state = if server["died"] == true {
+    let state = if let Some(keeper) = restarting_keeper(server) {
+        vec![format!("its server died, and its keeper (process {keeper}) starts it again")]
+    } else if server["died"] == true {
         vec![format!("its server died; `lacuna close {}` clears it away", shell_word(address(server)))]
     } else if server["silent"] == true {
         vec![format!("its server {}", no_answer(server))]
     } else {
         let pending = activity.pending_text().map(|words| format!("{words} pending"));
-        let marks = [("read_only", "read-only"), ("closing", "closing")];
+        let marks = [("read_only", "read-only"), ("closing", "closing"), ("keeper_died", "its keeper died")];
         let marks = marks.into_iter().filter(|(field, _)| server[*field] == true);
         let marks = marks.map(|(_, word)| word.to_owned());
         let levels = Some(activity.levels_text()).filter(|words| !words.is_empty());

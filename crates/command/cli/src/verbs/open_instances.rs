@@ -1,6 +1,9 @@
 //! Mounts and servers of one location: those of this user, and for root those of other users.
 
 use crate::args::ClusterArgs;
+use crate::terminal::console::Console;
+use crate::terminal::option_names;
+use crate::terminal::progress;
 use crate::verbs::file_identity::file_at;
 use crate::verbs::rados_target;
 use crate::verbs::status;
@@ -78,6 +81,48 @@ impl OpenInstances {
         self.served.extend(other.served);
     }
 
+    /// Makes sure that these can be closed. With `force`, servers that do not answer are killed
+    /// first. Without `deleted`, disks with a deleted file are refused.
+    ///
+    /// Errors: those of [`OpenInstances::refuse_deleted`], and a server that cannot be killed.
+    pub(crate) fn prepare_to_close(&mut self, force: bool, deleted: bool, console: Console) -> Result<()> {
+        if force {
+            self.take_over_silent(deleted, console)?;
+        }
+        if deleted {
+            return Ok(());
+        }
+        let may_force = !force && self.mounts.is_empty();
+        self.refuse_deleted().map_err(|e| if may_force { with_force_hint(e) } else { e })
+    }
+
+    /// Kills the servers without a mount point that do not answer. A server that a keeper starts
+    /// then takes the place of its predecessor. A server of another user is left as it is, and
+    /// without `deleted` a disk that would be lost with its server.
+    fn take_over_silent(&mut self, deleted: bool, console: Console) -> Result<()> {
+        for peer in std::mem::take(&mut self.served) {
+            let is_silent = matches!(peer.status(), Err(e) if e.kind() == Kind::TimedOut);
+            let may_end = peer.user().is_none() && (deleted || peer.record.is_kept() || is_in_place(&peer));
+            if !is_silent || !may_end {
+                self.served.push(peer);
+                continue;
+            }
+            let process = peer.record.pid;
+            let waiting = format!("waiting for the end of process {process}");
+            let next = progress::show(console, &waiting, |_| peer.take_over())?;
+            let outcome = match &next {
+                Some(_) => "its keeper started it again, with all writes that it had acknowledged",
+                None => "writes that were not flushed are lost",
+            };
+            console.note(&format!(
+                "the server of {} did not answer, and was killed (process {process}); {outcome}",
+                peer.record.location
+            ));
+            self.served.extend(next);
+        }
+        Ok(())
+    }
+
     /// Refuses a disk with a deleted file, which closing would lose. A vault is not refused: its
     /// deleted files are gone already, and closing it reports unwritten data. A server that cannot
     /// be asked now is refused too: it may have such a disk, and may still obey the request to
@@ -86,7 +131,7 @@ impl OpenInstances {
     /// Deniability contract: the error does not name a mount point of a disk with levels, or it is
     /// private. The first failure ends the search, so its time does not depend on the number of
     /// mounts.
-    pub(crate) fn refuse_deleted(&self) -> Result<()> {
+    fn refuse_deleted(&self) -> Result<()> {
         let mut statuses = Vec::new();
         for mount in self.mounts.iter().filter(|mount| !mount.is_vault && mount.location.is_some()) {
             statuses.extend(status::unless_ended(mount.status())?);
@@ -115,6 +160,22 @@ impl From<Vec<Peer>> for OpenInstances {
         }
         open
     }
+}
+
+/// Whether the file of an open disk is where it was opened, so that its data outlives the server.
+fn is_in_place(peer: &Peer) -> bool {
+    let there = Location::parse(&peer.record.location).map(|location| file_at(&location));
+    peer.record.in_pool.is_some() || there.is_ok_and(|there| there.is_same(peer.record.file))
+}
+
+/// Adds to the error of a served disk with a server that does not answer that `--force` ends it.
+fn with_force_hint(e: Error) -> Error {
+    if e.kind() != Kind::TimedOut {
+        return e;
+    }
+    let before =
+        e.get_hint().map_or_else(String::new, |advice| advice.render_with(option_names::name) + "; ");
+    e.hint(before + "--force kills it")
 }
 
 fn ambiguous_name(location: &Location, places: &BTreeSet<&PoolScope>) -> Error {

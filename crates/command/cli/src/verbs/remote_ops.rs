@@ -4,7 +4,7 @@ use crate::args::{ExpectArgs, PoolAccessArgs};
 use crate::verbs::file_identity::file_at;
 use crate::verbs::serve::header_wire::RemoteHeader;
 use crate::verbs::status;
-use lacuna_daemon::{ExpectedDisk, Job, JobClient, MountRecord, Peer, ServerStatus};
+use lacuna_daemon::{ExpectedDisk, Job, JobClient, MountRecord, Peer, Record, ServerStatus};
 use lacuna_storage::{ClusterOptions, DiskId, Location, Medium, Result};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub(crate) fn start_job(
         return Ok(None);
     }
     let Some(peer) = servers(location, &cluster)?.into_iter().next() else { return Ok(None) };
-    if !may_be_served_by(peer.record.pid, location, &cluster) {
+    if !may_be_served_by(&peer.record, location, &cluster) {
         return Ok(None);
     }
     // The server compares both with its own disk.
@@ -56,17 +56,19 @@ fn servers(location: &Location, cluster: &ClusterOptions) -> Result<Vec<Peer>> {
     Ok(peers)
 }
 
-/// Whether the disk at this location can be the disk that the process opened there. It may have
-/// been moved since, and another one put in its place.
-fn may_be_served_by(process: u32, location: &Location, cluster: &ClusterOptions) -> bool {
+/// Whether the disk at this location can be the disk that the server opened there. It may have been
+/// moved since, and another one put in its place.
+fn may_be_served_by(server: &Record, location: &Location, cluster: &ClusterOptions) -> bool {
     // Disks in a pool are not claimed on this machine, and readers claim no disk.
     if matches!(location, Location::Rados { .. }) {
         return true;
     }
-    writer_process(location, cluster).is_none_or(|claimer| claimer == process)
+    let keeper = server.keeper.map(|keeper| keeper.pid);
+    writer_process(location, cluster).is_none_or(|claimer| claimer == server.pid || Some(claimer) == keeper)
 }
 
-/// The process on this machine that has the disk at this location open for writing.
+/// The process on this machine that has the disk at this location open for writing: its server, or
+/// the keeper of that.
 pub(crate) fn writer_process(location: &Location, cluster: &ClusterOptions) -> Option<u32> {
     lacuna_storage::claiming_process(lacuna_storage::public_info(location, cluster).ok()?.header.uuid)
 }

@@ -154,7 +154,9 @@ fn explain_claimed(
         Ok(Some(open)) => {
             let shown =
                 if open == status::canonical(location) { String::new() } else { format!(" as {open}") };
-            e.hint(format!("this user has it open{shown}: `lacuna close {}` ends that", shell_word(&open)))
+            let process = claimer().map_or_else(String::new, |process| format!(" in process {process}"));
+            let close = shell_word(&open);
+            e.hint(format!("this user has it open{shown}{process}: `lacuna close {close}` ends that"))
         }
         // A device may be in use by any program.
         Ok(None) if !is_file => e,

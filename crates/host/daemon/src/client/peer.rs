@@ -1,7 +1,7 @@
 //! A peer: an instance as another process sees it. That process asks for its status, gives it work,
 //! and closes it. It is an instance of the same user, or root sees that of another user.
 
-use crate::client::keeper_process::KeeperProcess;
+use crate::client::other_process::OtherProcess;
 use crate::client::{CallOutcome, JobClient, call, call_over, connect_with_timeout, silence};
 use crate::dead_server;
 use crate::protocol::{AfterFailure, ControlOp, Job};
@@ -145,12 +145,6 @@ impl Peer {
         self.close_with(&ControlOp::Close { force: false })
     }
 
-    /// Closes the server as [`Peer::close`] does, also if clients use its disk over the network:
-    /// they are cut off.
-    pub fn close_forced(&self) -> Result<CloseOutcome> {
-        self.close_with(&ControlOp::Close { force: true })
-    }
-
     /// Clears away what a dead server of this user left. False if nothing is left, or if a living
     /// server has the mount point by now: that one stays.
     ///
@@ -164,7 +158,7 @@ impl Peer {
         cleared.map_err(|e| self.record.mark_confidential(e))
     }
 
-    fn close_with(&self, op: &ControlOp) -> Result<CloseOutcome> {
+    pub(crate) fn close_with(&self, op: &ControlOp) -> Result<CloseOutcome> {
         let mountpoint = self.mount().map(|mount| mount.mountpoint.as_path());
         let shown = mountpoint.map_or_else(|| self.record.location.clone(), |at| at.display().to_string());
         let closed = match &self.reach {
@@ -211,6 +205,15 @@ impl Peer {
     }
 }
 
+/// The error for a server that did not answer its request, which `what` names, in this time.
+pub(crate) fn silent_error(what: String, record: Option<&Record>, limit: Duration) -> Error {
+    let process = record.map_or_else(String::new, |of| format!(" (process {})", of.pid));
+    let silent = Error::new(Kind::TimedOut, what)
+        .found(format!("a server that does not answer{process}: {}", silence(limit)))
+        .expected("a keepalive every second");
+    with_resume_hint(record, silent)
+}
+
 /// Adds the advice for a server that does not answer.
 fn with_resume_hint(record: Option<&Record>, e: Error) -> Error {
     let go_on = match record {
@@ -246,14 +249,16 @@ fn close_within(
         Err(TryLockError::WouldBlock) => {}
         Err(TryLockError::Error(e)) => return Err(Error::io("cannot lock the run directory", &e)),
     }
-    // The record serves only the advice in errors.
+    // Without the record errors have no advice, and the process is not waited for.
     let record = || paths.record().ok().flatten();
-    // It has the socket and the claim for a moment after its server has ended.
-    let keeper = record().and_then(|of| of.keeper).and_then(KeeperProcess::of);
+    // A server whose keeper died has the claim on the disk until its process has ended.
+    let server = record().filter(|of| of.keeper.is_some()).map(|of| OtherProcess::of(of.pid));
+    let failed = |e: io::Error| Error::io(what.as_str(), &e);
+    let server = server.transpose().map_err(failed)?.flatten();
     let gone = || {
         wait_for_exit(&lock, limit).map_err(|e| with_resume_hint(record().as_ref(), e.context(&what)))?;
-        keeper.iter().for_each(KeeperProcess::wait);
-        Ok(())
+        let ended = server.as_ref().map(|server| server.has_ended_within(limit));
+        ended.transpose().map(drop).map_err(failed)
     };
     let closed = match call(&paths.control(), op) {
         Ok(CallOutcome::Done(_)) => gone().map(|()| CloseOutcome::Cleanly),
@@ -272,14 +277,7 @@ fn close_within(
                 closed => Ok(closed),
             }
         }
-        Ok(CallOutcome::Silent(limit)) => {
-            let record = record();
-            let process = record.as_ref().map_or_else(String::new, |of| format!(" (process {})", of.pid));
-            let silent = Error::new(Kind::TimedOut, what)
-                .found(format!("a server that does not answer{process}: {}", silence(limit)))
-                .expected("a keepalive every second");
-            Err(with_resume_hint(record.as_ref(), silent))
-        }
+        Ok(CallOutcome::Silent(limit)) => Err(silent_error(what, record().as_ref(), limit)),
         // The server has stopped listening, as it does when a user unmounted by hand. A server that
         // is still starting may have found the stale socket of a dead server.
         Err(e)

@@ -2,10 +2,12 @@
 
 use super::*;
 use crate::client::disk_query::PoolQuery;
+use crate::client::takeover::{living_keeper, next_server};
 use crate::instance::Instance;
 use crate::protocol::Job;
 use crate::record::{FrontEnd, Identity, MountKind, MountRecord, PoolScope, Record};
 use std::fs;
+use std::process::Command;
 
 fn mount(at: &Path) -> FrontEnd {
     FrontEnd::Fuse(MountRecord { mountpoint: at.into(), kind: MountKind::Raw })
@@ -174,6 +176,42 @@ fn dead_servers_with_a_mount_stay_in_the_registry() {
     let next = Instance::of_server(base.path(), "/a.img").unwrap();
     assert_eq!(next.control(), dir);
     assert!(!dir.with_file_name("record.json").exists());
+}
+
+#[test]
+fn a_dead_server_with_a_keeper_stays_until_the_keeper_has_ended() {
+    let base = tempfile::tempdir().unwrap();
+    let registry = Registry::open(Some(base.path())).unwrap();
+    // A process of the test stands for the keeper, and this one for its next server.
+    let mut process = Command::new("sleep").arg("600").spawn().unwrap();
+    let keeper = KeeperId::of(process.id()).unwrap();
+    assert!(keeper.is_some());
+    let of = |pid: u32| Record {
+        keeper,
+        pid,
+        ..record("/a.img", FrontEnd::Nbd { uris: Vec::new() }, FileIdentity::Unknown)
+    };
+    let served = Instance::of_server(base.path(), "/a.img").unwrap();
+    served.write(&of(u32::MAX)).unwrap();
+    kill(served, base.path());
+    let dead = registry.all().unwrap();
+    assert!(dead.len() == 1 && !dead[0].alive && dead[0].status().unwrap().is_dead());
+    // The next server may have another run directory.
+    let next = Instance::of_server(base.path(), "/b.img").unwrap();
+    next.write(&of(std::process::id())).unwrap();
+    let found = registry.all().unwrap();
+    assert!(found.len() == 1 && found[0].alive);
+    let lives = living_keeper(&dead[0].record).unwrap().unwrap();
+    let other = next_server(&dead[0].record, &lives, base.path()).unwrap().unwrap();
+    assert_eq!(other.record.pid, std::process::id());
+    next.end().unwrap();
+
+    process.kill().unwrap();
+    assert!(next_server(&dead[0].record, &lives, base.path()).unwrap().is_none());
+    process.wait().unwrap();
+    assert!(living_keeper(&dead[0].record).unwrap().is_none() && registry.all().unwrap().is_empty());
+    assert_eq!(fs::read_dir(base.path()).unwrap().count(), 0);
+    assert_eq!(dead[0].close_served(false).unwrap(), CloseOutcome::Cleanly);
 }
 
 #[test]

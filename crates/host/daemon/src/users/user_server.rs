@@ -5,6 +5,7 @@
 //! alone. Root uses no file of the user except the control socket, and cleans up nothing for the
 //! user.
 
+use crate::client::other_process::OtherProcess;
 use crate::client::{CallOutcome, ask, is_over_time};
 use crate::protocol::{AfterFailure, ControlOp};
 use crate::server_end::{CloseOutcome, GONE_WITHIN, PAUSE};
@@ -12,10 +13,6 @@ use crate::status::{Condition, ServerStatus};
 use crate::users::user_base::UserSocket;
 use lacuna_contracts::{Error, Kind, Result, Term, shell_word};
 use lacuna_mount::{RELEASE_LIMIT, mount_table};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::OwnedFd;
-use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::io::{self, ErrorKind};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -83,8 +80,11 @@ impl UserServer {
         let what = &*format!("cannot close {shown} of user {}", self.user());
         let failed = |e: &io::Error| Error::io(what, e);
         let Some((stream, process)) = self.reach(what)? else { return Ok(CloseOutcome::Cleanly) };
-        let running = running(process).map_err(|e| failed(&e))?;
-        let ends = || has_ended_within(running.as_ref(), GONE_WITHIN).map_err(|e| failed(&e));
+        let running = OtherProcess::of(process).map_err(|e| failed(&e))?;
+        let ends = || {
+            let ended = running.as_ref().map_or(Ok(true), |running| running.has_ended_within(GONE_WITHIN));
+            ended.map_err(|e| failed(&e))
+        };
         match ask(&stream, op, None) {
             Ok(CallOutcome::Done(_)) if ends()? => self.without_mount(what, mountpoint),
             Ok(CallOutcome::Done(_)) => Err(Error::new(Kind::TimedOut, what)
@@ -211,47 +211,9 @@ fn is_gone(e: &io::Error) -> bool {
     gone.contains(&e.kind())
 }
 
-/// A descriptor of a running process; `None` if it has ended.
-fn running(process: u32) -> io::Result<Option<OwnedFd>> {
-    let Some(process) = i32::try_from(process).map_or(None, Pid::from_raw) else { return Ok(None) };
-    match pidfd_open(process, PidfdFlags::empty()) {
-        Err(Errno::SRCH) => Ok(None),
-        running => Ok(Some(running?)),
-    }
-}
-
-/// Waits for the end of a process. False if it runs on after this limit.
-fn has_ended_within(running: Option<&OwnedFd>, limit: Duration) -> io::Result<bool> {
-    let Some(running) = running else { return Ok(true) };
-    let until = Instant::now() + limit;
-    loop {
-        let left = until.saturating_duration_since(Instant::now());
-        let left = Timespec::try_from(left).map_err(io::Error::other)?;
-        match poll(&mut [PollFd::new(running, PollFlags::IN)], Some(&left)) {
-            Ok(ended) => return Ok(ended > 0),
-            Err(Errno::INTR) => {}
-            Err(e) => return Err(e.into()),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::process::Command;
-
-    #[test]
-    fn the_end_of_a_process_is_awaited() {
-        let mut child = Command::new("sleep").arg("600").spawn().unwrap();
-        let process = running(child.id()).unwrap();
-        assert!(process.is_some() && !has_ended_within(process.as_ref(), Duration::ZERO).unwrap());
-        child.kill().unwrap();
-        assert!(has_ended_within(process.as_ref(), GONE_WITHIN).unwrap());
-        child.wait().unwrap();
-        for none in [child.id(), 0, u32::MAX] {
-            assert!(has_ended_within(running(none).unwrap().as_ref(), GONE_WITHIN).unwrap(), "{none}");
-        }
-    }
 
     #[test]
     fn the_words_of_a_server_are_shown_as_its_own() {

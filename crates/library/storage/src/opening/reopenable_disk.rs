@@ -50,10 +50,19 @@ impl UnlockedDisk {
 }
 
 impl ReopenableDisk {
-    /// Locks the keys in memory after a fork, which no lock survives.
-    pub fn lock_keys(&self) {
+    /// Makes this process the keeper of the disk after a fork: locks the keys in memory, since no
+    /// lock survives a fork, and has the system name this process as the holder of the claim.
+    pub fn adopt_after_fork(&self) {
         // The first allocation of a secret in this process locks the pages of all secrets.
         std::hint::black_box(self.masters.clone());
+        (self.claim_adopter())();
+    }
+
+    /// A function that makes the process that calls it the named holder of the claim: a server, if
+    /// its keeper died.
+    pub fn claim_adopter(&self) -> impl Fn() + Send + 'static + use<> {
+        let claim = self.claim.clone();
+        move || claim.iter().for_each(|claim| claim.adopt_after_fork())
     }
 
     /// The file or device of the disk, opened as a path only.

@@ -77,7 +77,8 @@ impl UnlockedDisk {
     }
 
     /// The same; `keeper` holds acknowledged writes beyond the death of this process, if the format
-    /// keeps any ([`FormatInfo::keeps_writes`](crate::FormatInfo::keeps_writes)).
+    /// keeps any ([`FormatInfo::keeps_writes`](crate::FormatInfo::keeps_writes)). It also stays the
+    /// named holder of the claim.
     pub fn open_kept(
         self,
         opening: OpenDiskOptions,
@@ -96,7 +97,7 @@ impl UnlockedDisk {
             location,
         } = self;
         id.check(opening.expect).map_err(|e| e.context(&location))?;
-        claim.iter().for_each(|claim| claim.adopt_after_fork());
+        claim.iter().filter(|_| keeper.is_none()).for_each(|claim| claim.adopt_after_fork());
         // Memory locks do not survive a fork: this copy is locked in the surviving process.
         let masters: Vec<Secret<32>> = masters.clone();
         if masters.is_empty() {

@@ -5,7 +5,7 @@ use crate::terminal::console::{self, Console};
 use crate::terminal::option_names;
 use crate::terminal::progress::{self, Poller, ProgressStep};
 use crate::verbs::serve::notify;
-use lacuna_daemon::{ForkResult, KeeperActions, KeeperLink, ReadyPipe, daemonize, detach};
+use lacuna_daemon::{ForkResult, KeeperActions, KeeperId, KeeperLink, ReadyPipe, daemonize, detach};
 use lacuna_mount::{ServerLog, proc};
 use lacuna_storage::{Error, Kind, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -47,14 +47,14 @@ impl ReadyNotifier {
         self.keeper.iter().for_each(|keeper| keeper.let_signals_act());
     }
 
-    /// The process number of the keeper of this server.
-    pub(crate) fn keeper(&self) -> Option<u32> {
-        self.keeper.as_ref().map(|_| std::os::unix::process::parent_id())
+    /// The keeper of this server.
+    pub(crate) fn keeper(&self) -> Option<KeeperId> {
+        self.keeper.as_ref().map(|keeper| keeper.keeper())
     }
 
     /// The process that a service manager watches: the keeper, or this one.
     pub(crate) fn main_process(&self) -> u32 {
-        self.keeper().unwrap_or_else(std::process::id)
+        self.keeper().map_or_else(std::process::id, |keeper| keeper.pid)
     }
 
     /// Reports that the server in the background failed: to the waiting process, or to the system

@@ -238,11 +238,10 @@ impl Drop for CoverSession {
 
 /// Closes a server without a mount point; with `force` also one with clients, which are cut off.
 ///
-/// Errors: [`Kind::Busy`] if clients use the disk, and those of [`Peer::close`].
+/// Errors: [`Kind::Busy`] if clients use the disk, and those of [`Peer::close_served`].
 pub(crate) fn close_served(peer: &Peer, patience: PendingPolicy, force: bool) -> Result<()> {
     let cover = cover_served(peer, patience, force)?;
-    let close = || if force { peer.close_forced() } else { peer.close() };
-    progress::show(patience.console, "closing the served disk", |_| close())?;
+    progress::show(patience.console, "closing the served disk", |_| peer.close_served(force))?;
     drop(cover);
     Ok(())
 }

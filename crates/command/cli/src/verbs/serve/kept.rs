@@ -11,7 +11,7 @@ use crate::verbs::status;
 use lacuna_daemon::{Identity, KeeperLink, TrackedFile};
 use lacuna_mount::ServerLog;
 use lacuna_nbd::{Listen, Listeners};
-use lacuna_storage::{Access, Error, KeptMemory, MemoryKeeper, ReopenableDisk, Result};
+use lacuna_storage::{Access, Error, KeptMemory, Kind, MemoryKeeper, ReopenableDisk, Result};
 use std::fs::File;
 use std::sync::Arc;
 
@@ -29,9 +29,10 @@ pub(crate) fn serve(
     // A process in the background changes its working directory.
     let location = status::canonical(&args.location);
     background::run(args.fork, false, console, &what, |ready| {
-        disk.lock_keys();
+        disk.adopt_after_fork();
         let listeners = Listeners::open(listen)?;
         let code = background::run_kept(ready, |ready, keeper| {
+            watch_keeper(keeper, disk, &location, background::server_log(args.fork, false))?;
             let key = disk.unlock_again(Access::Write)?;
             let format = key.format();
             let file = Arc::new(TrackedFile::of(Some(disk.file()?))?);
@@ -54,6 +55,23 @@ pub(crate) fn serve(
         // The files of the sockets are removed before this process ends.
         drop(listeners);
         if code == 0 { Ok(()) } else { console::exit(code) }
+    })
+}
+
+/// When the keeper has died, has this server take the claim, and tells the log.
+fn watch_keeper(
+    keeper: &Arc<KeeperLink>,
+    disk: &ReopenableDisk,
+    location: &str,
+    log: ServerLog,
+) -> Result<()> {
+    let died = Error::new(Kind::Other, format!("the keeper of {location} died"))
+        .found(format!("the end of process {} before that of its server", keeper.keeper().pid))
+        .hint("the server goes on; if it dies as well, writes that were not flushed are lost");
+    let adopt_claim = disk.claim_adopter();
+    keeper.on_death(move || {
+        adopt_claim();
+        log(&died);
     })
 }
 

@@ -3,7 +3,7 @@
 use crate::terminal::option_names;
 use crate::verbs::serve::clients::ServedClients;
 use lacuna_daemon::{
-    ClosingClient, ConnectedClients, ControlServer, FrontEnd, Identity, Instance, Jobs, Record,
+    ClosingClient, ConnectedClients, ControlServer, FrontEnd, Identity, Instance, Jobs, KeeperId, Record,
     RefusedClients, ServerState, Service, StatusSource, default_run_base,
 };
 use lacuna_nbd::StopHandle;
@@ -20,8 +20,8 @@ pub(crate) struct NbdState {
     /// The level with the reported length: a client may resize it while the server runs.
     pub level_0: ByteDisk,
     pub clients: Arc<ServedClients>,
-    /// The process number of the keeper, if the server has one.
-    pub keeper: Option<u32>,
+    /// The keeper, if the server has one.
+    pub keeper: Option<KeeperId>,
 }
 
 impl ServerState for NbdState {

@@ -221,10 +221,12 @@ fn query_status(peers: Vec<Peer>, console: Console) -> Vec<PeerStatus> {
     statuses
 }
 
-/// The location of the disk that a process of this user serves. Errors: those of [`all_servers`].
+/// The location of the disk that a process of this user serves, or keeps for its server. Errors:
+/// those of [`all_servers`].
 pub(crate) fn location_of_process(process: u32, console: Console) -> Result<Option<String>> {
     let servers = all_servers_json(console)?;
-    Ok(servers.iter().find(|server| server["pid"] == process).and_then(current_location))
+    let is_its = |server: &&Value| server["pid"] == process || server["keeper"] == process;
+    Ok(servers.iter().find(is_its).and_then(current_location))
 }
 
 /// The location of a server's disk: the present path of its file, if it was moved.

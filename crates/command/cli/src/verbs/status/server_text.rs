@@ -18,6 +18,12 @@ pub(crate) fn render(server: &Value, all: bool, width: Option<usize>) -> String 
     let place = address(server);
     let location = server["location"].as_str().unwrap_or("a disk");
     let pid = &server["pid"];
+    if let Some(keeper) = restarting_keeper(server) {
+        return format!(
+            "{location} at {place}: its server died (process {pid}), and its keeper (process {keeper}) \
+             starts it again\n"
+        );
+    }
     if server["died"] == true {
         return format!(
             "{location} at {place}: its server died (process {pid}); `lacuna close {}` clears it away\n",
@@ -30,6 +36,9 @@ pub(crate) fn render(server: &Value, all: bool, width: Option<usize>) -> String 
     let mut out = heading(location, &place, facts(server), width);
     if let Some(changed) = changed_file(server) {
         let _ = writeln!(out, "  {changed}");
+    }
+    if server["keeper_died"] == true {
+        out.push_str("  its keeper died: if the server dies too, writes that were not flushed are lost\n");
     }
     if let Some(error) = server["last_error"].as_str() {
         let _ = writeln!(out, "  last failure: {error}");
@@ -117,6 +126,12 @@ pub(crate) fn address(server: &Value) -> String {
     if uris.is_empty() { "an unknown address".to_owned() } else { uris.join(" and ") }
 }
 
+/// The keeper that starts a server again, if the server died.
+pub(crate) fn restarting_keeper(server: &Value) -> Option<u64> {
+    let restarts = server["died"] == true && server["keeper_died"] != true;
+    server["keeper"].as_u64().filter(|_| restarts)
+}
+
 /// Text on a server that does not answer, after its name.
 pub(crate) fn no_answer(server: &Value) -> String {
     format!("does not answer (process {})", server["pid"])
@@ -178,7 +193,8 @@ pub(crate) fn user(server: &Value) -> Option<String> {
 /// The facts after the name.
 fn facts(server: &Value) -> Vec<String> {
     let mut facts = vec![format!("process {}", server["pid"])];
-    facts.extend(server["keeper"].as_u64().map(|keeper| format!("keeper {keeper}")));
+    let keeper = server["keeper"].as_u64().filter(|_| server["keeper_died"] != true);
+    facts.extend(keeper.map(|keeper| format!("keeper {keeper}")));
     facts.extend(user(server));
     facts.extend(server["namespace"].as_str().map(|namespace| format!("namespace {namespace}")));
     facts.extend(server["format"].as_str().map(str::to_owned));
