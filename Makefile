@@ -28,8 +28,8 @@ LIES ?= 20000
 GAMES ?= 20000
 JOBS ?= 1
 FSX_SECONDS ?= 3600
-# Clients killed for each cipher and layout in RADOS, and servers for each format with levels and number of levels, in
-# test-long.
+# Clients killed for each cipher and layout in RADOS, servers for each format with levels and number of levels, and servers
+# with a keeper for each of six kinds of clients, in test-long.
 KILLS ?= 250
 SEED ?= 1
 # Servers robbed of a disk in RADOS while they write, in test-long.

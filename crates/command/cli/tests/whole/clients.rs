@@ -57,11 +57,20 @@ fn image_survives(options: &[&str]) {
     assert_eq!(server.stop(), 0);
 }
 
+/// Whether fio can be an NBD client here; prints a message if not.
+pub(crate) fn has_fio_with_nbd() -> bool {
+    let engines = Command::new("fio").arg("--enghelp").output();
+    let is_there = |engines: &[u8]| String::from_utf8_lossy(engines).split_whitespace().any(|e| e == "nbd");
+    let has_it = engines.is_ok_and(|out| is_there(&out.stdout));
+    if !has_it {
+        skipped("this machine has no fio with the nbd engine");
+    }
+    has_it
+}
+
 /// Random writes, verified by fio itself. They overwrite the first `size` bytes of the disk.
 pub(crate) fn fio_verifies(scene: &Scene, uri: &str, size: &str) {
-    let engines = Command::new("fio").arg("--enghelp").output();
-    if !engines.is_ok_and(|out| String::from_utf8_lossy(&out.stdout).split_whitespace().any(|e| e == "nbd")) {
-        skipped("this machine has no fio with the nbd engine");
+    if !has_fio_with_nbd() {
         return;
     }
     let uri = format!("--uri={uri}");
