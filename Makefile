@@ -29,7 +29,7 @@ GAMES ?= 20000
 JOBS ?= 1
 FSX_SECONDS ?= 3600
 # Clients killed for each cipher and layout in RADOS, servers for each format with levels and number of levels, and servers
-# with a keeper for each of six kinds of clients, in test-long.
+# with a keeper for each kind of their clients, in test-long.
 KILLS ?= 250
 SEED ?= 1
 # Servers robbed of a disk in RADOS while they write, in test-long.

@@ -17,6 +17,7 @@ mod flash;
 mod foreign;
 mod full_host;
 mod growth;
+mod guest_disk;
 mod harness;
 mod header;
 mod host_faults;

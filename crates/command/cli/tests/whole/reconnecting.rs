@@ -22,7 +22,7 @@ use std::time::Duration;
 const PROMPT: &str = "qemu-io> ";
 
 /// Kills the present server, which serves clients, and waits for the next process.
-fn kill_server(serving: &Serving) {
+pub(crate) fn kill_server(serving: &Serving) {
     // A server that dies before it accepts clients counts as one that failed.
     drop(Client::connect(&serving.socket).unwrap());
     let server = server_of(serving.process()).expect("a server");

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 /// How each boot ends.
@@ -44,7 +44,8 @@ const FSTAB: &str = "\
 /dev/vdf /srv/hung lacuna keyfile=/etc/lacuna/key,noauto,x-systemd.mount-timeout=15s 0 0
 ";
 
-const ACT: &str = "\
+/// The unit that runs the script of a test when the guest has booted.
+pub(crate) const ACT: &str = "\
 [Unit]
 After=multi-user.target
 [Service]
@@ -52,7 +53,7 @@ ExecStart=/guest/act
 KillMode=process
 ";
 
-fn script() -> Command {
+pub(crate) fn script() -> Command {
     Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../scripts/systemd-guest.sh"))
 }
 
@@ -132,19 +133,17 @@ fn make_chip(scene: &Scene) {
 }
 
 /// A running guest, ended on drop.
-struct Guest {
+pub(crate) struct Guest {
     machine: Child,
     console: BufReader<ChildStdout>,
     said: String,
 }
 
 impl Guest {
-    fn boot(dir: &Path, parameters: &str, disks: &[PathBuf]) -> Guest {
+    /// Boots the guest that was packed in `dir`, with these disks and their options.
+    pub(crate) fn boot(dir: &Path, parameters: &str, disks: &[String]) -> Guest {
         let mut boot = script();
-        boot.arg("boot").arg(dir).arg(parameters);
-        for (disk, (_, options)) in disks.iter().zip(DISKS) {
-            boot.arg(format!("{}{options}", disk.display()));
-        }
+        boot.arg("boot").arg(dir).arg(parameters).args(disks);
         let mut machine = boot.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
         let console = BufReader::new(machine.stdout.take().unwrap());
         Guest { machine, console, said: String::new() }
@@ -162,7 +161,7 @@ impl Guest {
 
     /// Waits until the guest prints a line with `words`; panics if it ends before.
     #[track_caller]
-    fn wait_for(&mut self, words: &str) {
+    pub(crate) fn wait_for(&mut self, words: &str) {
         loop {
             match self.line() {
                 Some(line) if line.contains(words) => return,
@@ -204,10 +203,10 @@ fn disks_are_mounted_after_every_boot() {
     ["mnt", "other"].iter().for_each(|dir| fs::create_dir(scene.path(dir)).unwrap());
     fs::write(scene.path("deep"), "battery staple").unwrap();
     let mut disks = Vec::new();
-    for (name, _) in DISKS {
+    for (name, options) in DISKS {
         let name = format!("{name}.img");
         make(&scene, &name);
-        disks.push(scene.path(&name));
+        disks.push(format!("{}{options}", scene.path(&name).display()));
     }
     lay_out(&scene.path("tree"));
     make_chip(&scene);

@@ -117,12 +117,7 @@ pub(crate) fn next_server(ended: &Record, keeper: &OtherProcess, base: &Path) ->
 /// Closes the disk of a server with this living keeper, and waits for the end of both. If the
 /// server dies before it has closed the disk, the next server is asked, which makes the writes of
 /// its predecessor durable. `paths` is the run directory of `peer`.
-pub(crate) fn close_kept(
-    peer: &Peer,
-    paths: &RunPaths,
-    keeper: &OtherProcess,
-    op: &ControlOp,
-) -> Result<CloseOutcome> {
+fn close_kept(peer: &Peer, paths: &RunPaths, keeper: &OtherProcess, op: &ControlOp) -> Result<CloseOutcome> {
     let what = format!("cannot close {}", peer.record.location);
     let failed = |e: io::Error| Error::io(what.as_str(), &e);
     let mut server = peer.clone();
