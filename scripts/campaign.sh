@@ -40,6 +40,7 @@ cuts/header header crash
 cuts/sealed sealed crash
 cuts/deaths sealed process_death
 cuts/objects sealed-objects model
+cuts/object-deaths sealed-objects process_death
 cuts/deniable deniable crash
 cuts/oblivious oblivious crash
 cuts/flash flash crash

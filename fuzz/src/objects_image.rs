@@ -83,6 +83,7 @@ pub fn open(pool: &ObjectsPool, params: &ObjectParams, seed: u64, snapshot: bool
         write_through: false,
         snapshot: snapshot.then(|| SNAPSHOT.into()),
         random: Arc::new(SeededRandom::new(seed)),
+        kept: None,
     };
     ObjectDisk::open(pool.stores(), params, &Secret::copy_from(&[5; 32]), &[6; 16], options)
 }

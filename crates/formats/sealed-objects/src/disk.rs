@@ -18,12 +18,14 @@ use crate::writing::dirty_cache::DirtyCache;
 use crate::writing::encryptor::Encryptor;
 use crate::writing::transactor::Transactor;
 use crate::writing::write_path::WritePath;
+use crate::writing::write_records::WriteRecords;
 use crate::{ObjectParams, Stores};
 use lacuna_contracts::{
     BLOCK_SIZE, BadBlock, BlockAddr, Budget, Disk, DiskCheckReport, Error, Extent, Hint, Kind, Result,
     Secret, Setting, Status, StatusItem,
 };
 use lacuna_crypto::{BlockCipher, RandomSource};
+use lacuna_kept_memory::{KeptMemory, PoolLayout};
 use lacuna_medium::ObjectStore;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -55,6 +57,10 @@ pub struct ObjectOptions {
     pub snapshot: Option<String>,
     /// The source of all randomness.
     pub random: Arc<dyn RandomSource>,
+    /// Where acknowledged writes are until they are in the store, of the layout that
+    /// [`ObjectDisk::kept_layout`] says; the writes of a predecessor are taken over, unless the
+    /// disk is read-only. None: memory of this process alone.
+    pub kept: Option<KeptMemory>,
 }
 
 /// The number of largest transactions that may be in flight at once; more, if they are smaller.
@@ -88,7 +94,8 @@ struct SharedParts {
 }
 
 impl SharedParts {
-    /// The write path of a disk of `blocks` blocks.
+    /// The write path of a disk of `blocks` blocks, after it has written the records that a
+    /// predecessor left. To be called when everything that a crash interrupted is finished.
     fn writer(&self, options: ObjectOptions, blocks: u64) -> Result<WritePath> {
         let SharedParts { data, cipher, placement, cache, buffers, version_table } = self;
         // The store's client copies the ciphertext in flight; a second share of this size is for
@@ -104,6 +111,7 @@ impl SharedParts {
         if options.background {
             writer.start_threads(table)?;
         }
+        writer.adopt(cache.records().take_left(blocks)?)?;
         Ok(writer)
     }
 
@@ -154,8 +162,15 @@ impl ObjectDisk {
         DiskSnapshots::create(&*stores.book, master, uuid)
     }
 
+    /// The layout of the memory for acknowledged writes of a disk that is opened with these
+    /// options. With `write_through` nothing waits there.
+    pub fn kept_layout(params: &ObjectParams, budget: Budget, write_through: bool) -> Vec<PoolLayout> {
+        if write_through { vec![] } else { WriteRecords::layout(params.segments(), most_dirty(budget)) }
+    }
+
     /// Opens a disk. `master` is the level's key, `uuid` the header's. The caller ensures that
-    /// there is no other writer to these objects.
+    /// there is no other writer to these objects, and that there was none since the predecessor
+    /// that left its writes.
     ///
     /// Errors: [`Kind::Usage`] for a layout that the store cannot hold, [`Kind::NotFound`] for an
     /// unknown snapshot, [`Kind::Corrupt`] if the snapshot table or the version table does not
@@ -216,12 +231,12 @@ impl ObjectDisk {
             let (table, segments) = (version_table.as_deref(), params.segments());
             Rollback::new(&stores, &snapshots, table, segments, options.background, record)?.resume()?;
         }
-        let dirty = options.budget.share(5, 16).get().max(64 * BLOCK_SIZE as u64);
+        let records = WriteRecords::new(&memory_of(&params, &options)?);
         let shared = SharedParts {
             data: stores.data.clone(),
             cipher: cipher.clone(),
             placement: new_placement(&params, options.budget.share(1, 4), ChainKey::new(master, uuid)),
-            cache: Arc::new(DirtyCache::new(params.segments(), dirty)),
+            cache: Arc::new(DirtyCache::new(params.segments(), most_dirty(options.budget), records)),
             buffers: Arc::new(CiphertextBuffers::new(options.budget.share(1, 16).get() as usize)),
             version_table: version_table.clone(),
         };
@@ -401,6 +416,19 @@ impl Disk for ObjectDisk {
 /// Whether this error of reading the table of snapshots says that it is lost, or cannot be read.
 fn is_lost_table(e: &Error) -> bool {
     matches!(e.kind(), Kind::Corrupt | Kind::Io | Kind::TimedOut)
+}
+
+/// At this number of bytes in the cache writers wait.
+fn most_dirty(budget: Budget) -> u64 {
+    budget.share(5, 16).get().max(64 * BLOCK_SIZE as u64)
+}
+
+/// The memory for acknowledged writes: the given one, or memory of this process alone.
+fn memory_of(params: &ObjectParams, options: &ObjectOptions) -> Result<KeptMemory> {
+    match &options.kept {
+        Some(memory) if !options.write_through => Ok(memory.clone()),
+        _ => KeptMemory::anonymous(&ObjectDisk::kept_layout(params, options.budget, false)),
+    }
 }
 
 /// Refuses a table of snapshots that is older than the version table knows, except to `rescue` a

@@ -16,7 +16,8 @@
 //! - `transactor`: one transaction on one object. `encryptor`: encrypts blocks into an
 //!   `object_change`
 //! - `dirty_cache`: blocks that are not yet in the store, and transactions in flight, on
-//!   `pending_segment`. `write_queue`: the order of segments
+//!   `write_records`, the memory that outlives the process, and `pending_segment`. `write_queue`:
+//!   the order of segments
 //! - `placement`: where metadata lies: `adaptive`, `chained`, `segment_end`, `interleaved`, `kv`;
 //!   `metadata_pages` caches metadata
 //! - `versions`: the `table` has the expected version of each object, on `ticket`, `page_age`,
@@ -38,6 +39,9 @@
 //! 6. With a cipher that authenticates, a transaction keeps parts of an object only if the object
 //!    has the version that this session verified or wrote. Parts that cannot be kept are marked as
 //!    lost.
+//! 7. An acknowledged write is in the store, or in a published record of the memory that outlives
+//!    the process. A successor puts the records into its cache after it has finished the operations
+//!    that the death interrupted.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]

@@ -419,7 +419,7 @@ impl ReadPath {
         out[within(range, &(at..range.end), BLOCK_SIZE)].fill(0);
         for (index, content) in &plan.lookup.cached {
             if let BlockContent::Data(data) = content {
-                out[within(range, &(*index..index + 1), BLOCK_SIZE)].copy_from_slice(&data[..]);
+                out[within(range, &(*index..index + 1), BLOCK_SIZE)].copy_from_slice(data.bytes());
             }
         }
         Ok(())

@@ -65,6 +65,7 @@ impl PoolDisk {
             write_through: false,
             snapshot: snapshot.map(Into::into),
             random: Arc::new(SeededRandom::new(1)),
+            kept: None,
         };
         ObjectDisk::open(self.stores(), &self.params, &master(), &UUID, options).unwrap()
     }

@@ -10,16 +10,21 @@
 //!   its end.
 //! - The bit of an absent object is set and cleared under the lock of its shard. It is set only if
 //!   no transaction of the shard began since the query.
+//! - Cached blocks and pending discards are published records (`write_records.rs`). All changes of
+//!   records of a segment are made under the lock of its shard, and before the space is freed.
 
 use crate::absent_objects::AbsentObjects;
 use crate::segment::Segment;
 use crate::writing::pending_segment::{
-    BlockContent, CacheVersion, CachedBlock, HOLE_COST, PendingSegment, SegmentInFlight, VersionSpan,
+    BlockContent, CacheVersion, CachedBlock, HOLE_COST, PendingDiscard, PendingSegment, SegmentInFlight,
+    VersionSpan,
 };
-use lacuna_contracts::Error;
+use crate::writing::write_records::{LeftBlock, LeftDiscard, LeftRecords, WriteRecords};
+use lacuna_contracts::{Error, SEGMENT_BLOCKS};
+use lacuna_kept_memory::KeptRecord;
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use std::collections::HashMap;
 use std::collections::btree_map::Entry as BlockEntry;
+use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -47,7 +52,7 @@ pub(crate) struct BeginCount(u64);
 impl CacheShardState {
     fn is_written(&self, segment: Segment, newest: CacheVersion) -> bool {
         self.segments.get(&segment).is_none_or(|pending| {
-            pending.discard.is_none_or(|age| age.oldest > newest)
+            pending.discard.as_ref().is_none_or(|discard| discard.span.oldest > newest)
                 && pending.blocks.values().all(|slot| slot.span.oldest > newest)
         })
     }
@@ -86,6 +91,7 @@ pub(crate) struct CacheLookup {
 
 /// The write-back cache of a disk.
 pub(crate) struct DirtyCache {
+    records: WriteRecords,
     shards: Box<[CacheShard]>,
     /// Bytes held or reserved.
     dirty: AtomicU64,
@@ -100,14 +106,65 @@ pub(crate) struct DirtyCache {
 
 impl DirtyCache {
     /// The cache of a disk of `segments` segments, for at most `most` bytes.
-    pub(crate) fn new(segments: u64, most: u64) -> Self {
+    pub(crate) fn new(segments: u64, most: u64, records: WriteRecords) -> Self {
         DirtyCache {
+            records,
             max_bytes: most,
             shards: (0..SHARDS).map(|_| CacheShard::default()).collect(),
             dirty: AtomicU64::new(0),
             next_version: AtomicU64::new(1),
             absent: AbsentObjects::unknown(segments),
             write_failure: OnceLock::new(),
+        }
+    }
+
+    /// The records for blocks and discards to be put.
+    pub(crate) fn records(&self) -> &WriteRecords {
+        &self.records
+    }
+
+    /// Takes over the records that a predecessor left: the newest version of each block, unless a
+    /// later discard of its segment voids it. Returns the segments that the caller must queue.
+    pub(crate) fn adopt(&self, LeftRecords { blocks, discards }: LeftRecords) -> Vec<Segment> {
+        let versions = blocks.iter().map(|left| left.version).chain(discards.iter().map(|left| left.version));
+        let newest = versions.max().map_or(0, |version| version.0);
+        self.next_version.fetch_max(newest.saturating_add(1), Ordering::AcqRel);
+        let mut segments = BTreeSet::new();
+        for LeftDiscard { segment, version, record } in discards {
+            let mut state = self.state(segment);
+            let pending = state.segments.entry(segment).or_default();
+            let discard = PendingDiscard::publish(record, segment, VersionSpan::of(version));
+            if pending.discard.replace(discard).is_none() {
+                self.reserve_beyond_limit(HOLE_COST);
+            }
+            segments.insert(segment);
+        }
+        for LeftBlock { block, version, content } in blocks {
+            let (segment, index) = (Segment(block.0 / SEGMENT_BLOCKS), block.0 % SEGMENT_BLOCKS);
+            let mut state = self.state(segment);
+            let pending = state.segments.entry(segment).or_default();
+            if pending.discard.as_ref().is_some_and(|discard| discard.span.version > version) {
+                continue;
+            }
+            self.reserve_beyond_limit(content.cost());
+            let cached = CachedBlock { content, span: VersionSpan::of(version) };
+            if let Some(old) = pending.blocks.insert(index, cached) {
+                old.content.withdraw();
+                self.free(old.content.cost());
+            }
+            segments.insert(segment);
+        }
+        let must_queue = |segment: &Segment| {
+            let mut state = self.state(*segment);
+            state.segments.get_mut(segment).is_some_and(PendingSegment::mark_queued)
+        };
+        segments.into_iter().filter(must_queue).collect()
+    }
+
+    /// Leaves all records to another server: they stay published when the cache is dropped.
+    pub(crate) fn leave_records(&self) {
+        for shard in &self.shards {
+            std::mem::forget(std::mem::take(&mut shard.state.lock().segments));
         }
     }
 
@@ -147,14 +204,16 @@ impl DirtyCache {
         let version = self.tick();
         let pending = state.segments.entry(segment).or_default();
         for (index, content) in (index..).zip(contents) {
+            content.publish(segment.block(index), version);
             match pending.blocks.entry(index) {
                 BlockEntry::Vacant(place) => {
-                    place.insert(CachedBlock { content, span: VersionSpan { version, oldest: version } });
+                    place.insert(CachedBlock { content, span: VersionSpan::of(version) });
                 }
                 BlockEntry::Occupied(mut place) => {
                     let since = place.get().span.oldest;
                     let old =
                         place.insert(CachedBlock { content, span: VersionSpan { version, oldest: since } });
+                    old.content.withdraw();
                     self.free(old.content.cost());
                 }
             }
@@ -164,15 +223,17 @@ impl DirtyCache {
 
     /// Discards a whole segment and drops the blocks that the cache holds for it. The caller has
     /// reserved space for a hole. True: the caller must queue the segment.
-    pub(crate) fn put_discard(&self, segment: Segment) -> bool {
+    pub(crate) fn put_discard(&self, segment: Segment, record: KeptRecord) -> bool {
         let mut state = self.state(segment);
         let version = self.tick();
         if self.absent.get(segment) {
             // Nothing is in flight: the start of a transaction would have cleared the bit. The
-            // pending blocks are dropped for good.
+            // pending blocks are dropped for good, and the store needs no discard.
             let pending = state.segments.remove(&segment).unwrap_or_default();
-            drop(state);
+            pending.blocks.values().for_each(|slot| slot.content.withdraw());
             let discards = 1 + u64::from(pending.discard.is_some());
+            drop(pending.discard);
+            drop(state);
             self.free(
                 discards * HOLE_COST + pending.blocks.values().map(|slot| slot.content.cost()).sum::<u64>(),
             );
@@ -180,10 +241,15 @@ impl DirtyCache {
             return false;
         }
         let pending = state.segments.entry(segment).or_default();
+        let spans =
+            pending.blocks.values().map(|slot| slot.span).chain(pending.discard.iter().map(|old| old.span));
+        let oldest = spans.map(|span| span.oldest).min().unwrap_or(version);
+        // From here on a successor finds neither the blocks nor an older discard.
+        let discard = PendingDiscard::publish(record, segment, VersionSpan { version, oldest });
         let slots = std::mem::take(&mut pending.blocks);
+        slots.values().for_each(|slot| slot.content.withdraw());
         self.free(slots.values().map(|slot| slot.content.cost()).sum());
-        let oldest = slots.values().map(|slot| slot.span).chain(pending.discard).map(|age| age.oldest).min();
-        if pending.discard.replace(VersionSpan { version, oldest: oldest.unwrap_or(version) }).is_some() {
+        if pending.discard.replace(discard).is_some() {
             self.free(HOLE_COST);
         }
         pending.mark_queued()
@@ -246,8 +312,8 @@ impl DirtyCache {
         if pending.in_flight.is_some() {
             return None;
         }
-        let work = match pending.discard {
-            Some(age) => TransactionWork::Discard(age.version),
+        let work = match &pending.discard {
+            Some(discard) => TransactionWork::Discard(discard.span.version),
             None => TransactionWork::Blocks(pending.next_batch(most)),
         };
         pending.in_flight = Some(SegmentInFlight::Cached);
@@ -286,7 +352,7 @@ impl DirtyCache {
     pub(crate) fn commit(&self, segment: Segment, work: &TransactionWork, absent: bool) -> bool {
         self.end_transaction(segment, absent, |pending| match work {
             TransactionWork::Discard(done) => {
-                if pending.discard.as_mut().is_some_and(|age| age.mark_written(*done)) {
+                if pending.discard.as_mut().is_some_and(|discard| discard.span.mark_written(*done)) {
                     pending.discard = None;
                     self.free(HOLE_COST);
                 }
@@ -395,17 +461,5 @@ impl DirtyCache {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_second_discard_of_an_absent_segment_frees_the_cost_of_both() {
-        let (cache, segment) = (DirtyCache::new(1, 1 << 20), Segment(0));
-        assert!(cache.reserve(HOLE_COST) && cache.put_discard(segment));
-        let moment = cache.lookup(segment, 0..1).begin_count.expect("nothing in flight");
-        cache.if_none_begun(segment, moment, || cache.set_absent(segment));
-        assert!(cache.reserve(HOLE_COST));
-        assert!(!cache.put_discard(segment));
-        assert_eq!(cache.dirty_bytes(), 0);
-    }
-}
+#[path = "dirty_cache_tests.rs"]
+mod tests;

@@ -52,10 +52,10 @@ impl Encryptor {
             let fill = match &block.content {
                 BlockContent::Data(data) => {
                     let out = slots.next().expect("a slot for each block with data");
-                    self.encrypt_block(segment.block(*index).0, &data[..], out, entry);
+                    self.encrypt_block(segment.block(*index).0, data.bytes(), out, entry);
                     Fill::Data
                 }
-                BlockContent::Hole => Fill::Hole,
+                BlockContent::Hole(_) => Fill::Hole,
             };
             append_block(&mut runs, *index, fill);
         }

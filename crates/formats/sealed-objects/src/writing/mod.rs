@@ -9,4 +9,5 @@ pub(crate) mod transactor;
 pub(crate) mod write_back;
 pub(crate) mod write_path;
 pub(crate) mod write_queue;
+pub(crate) mod write_records;
 pub(crate) mod write_threads;

@@ -1,11 +1,14 @@
 //! The pending state of one segment: its cached blocks and their versions, a discard, and what is
 //! in flight.
 
-use lacuna_contracts::{BLOCK_SIZE, WipeOnDrop};
+use crate::segment::Segment;
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr};
+use lacuna_kept_memory::KeptRecord;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as BlockEntry;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// The budget charged for a hole or a discarded segment.
 pub(crate) const HOLE_COST: u64 = 160;
@@ -13,27 +16,35 @@ pub(crate) const HOLE_COST: u64 = 160;
 /// most for a block that is alone in its segment.
 const BLOCK_OVERHEAD: u64 = 512;
 
-/// The content of a block.
+/// The content of a block, in a record of memory that outlives the process.
 #[derive(Clone)]
 pub(crate) enum BlockContent {
     /// Plain data of one block, wiped when the last reference goes.
-    Data(Arc<WipeOnDrop<[u8; BLOCK_SIZE]>>),
-    Hole,
+    Data(Arc<KeptRecord>),
+    /// A hole; its record has no bytes.
+    Hole(Arc<KeptRecord>),
 }
 
 impl BlockContent {
-    /// A copy of a block.
-    pub(crate) fn data(block: &[u8; BLOCK_SIZE]) -> BlockContent {
-        let mut data = Arc::new(WipeOnDrop::new([0; BLOCK_SIZE]));
-        // There is no other reference yet, so this copies only `block`.
-        Arc::make_mut(&mut data).copy_from_slice(block);
-        BlockContent::Data(data)
+    pub(crate) fn record(&self) -> &KeptRecord {
+        let (BlockContent::Data(record) | BlockContent::Hole(record)) = self;
+        record
+    }
+
+    /// Makes a successor find this version of a block.
+    pub(crate) fn publish(&self, block: BlockAddr, version: CacheVersion) {
+        publish(self.record(), block.0, version);
+    }
+
+    /// Makes a successor not find it. Transactions and readers may still have references.
+    pub(crate) fn withdraw(&self) {
+        self.record().withdraw();
     }
 
     pub(crate) fn cost(&self) -> u64 {
         match self {
             BlockContent::Data(_) => BLOCK_SIZE as u64 + BLOCK_OVERHEAD,
-            BlockContent::Hole => HOLE_COST,
+            BlockContent::Hole(_) => HOLE_COST,
         }
     }
 }
@@ -52,6 +63,11 @@ pub(crate) struct VersionSpan {
 }
 
 impl VersionSpan {
+    /// The only pending version.
+    pub(crate) fn of(version: CacheVersion) -> VersionSpan {
+        VersionSpan { version, oldest: version }
+    }
+
     /// Notes that version `done` is in the store. True if this version is not pending any more.
     pub(crate) fn mark_written(&mut self, done: CacheVersion) -> bool {
         self.oldest = self.oldest.max(CacheVersion(done.0 + 1));
@@ -64,6 +80,20 @@ impl VersionSpan {
 pub(crate) struct CachedBlock {
     pub(crate) content: BlockContent,
     pub(crate) span: VersionSpan,
+}
+
+/// The newest discard of a segment. Dropping it makes a successor not find it.
+pub(crate) struct PendingDiscard {
+    pub(crate) span: VersionSpan,
+    _published: KeptRecord,
+}
+
+impl PendingDiscard {
+    /// Makes a successor find the discard, with `record`.
+    pub(crate) fn publish(record: KeptRecord, segment: Segment, span: VersionSpan) -> PendingDiscard {
+        publish(&record, segment.0, span.version);
+        PendingDiscard { span, _published: record }
+    }
 }
 
 /// The blocks that are in flight to an object.
@@ -80,7 +110,7 @@ pub(crate) enum SegmentInFlight {
 pub(crate) struct PendingSegment {
     pub(crate) blocks: BTreeMap<u64, CachedBlock>,
     /// A discard of the whole segment, which precedes the blocks.
-    pub(crate) discard: Option<VersionSpan>,
+    pub(crate) discard: Option<PendingDiscard>,
     pub(crate) in_flight: Option<SegmentInFlight>,
     pub(crate) is_queued: bool,
     /// The start of the next batch, so that all blocks are written in rotation.
@@ -101,7 +131,12 @@ impl PendingSegment {
     /// one, and returns the freed bytes.
     pub(crate) fn mark_written(&mut self, index: u64, done: CacheVersion) -> u64 {
         let BlockEntry::Occupied(mut slot) = self.blocks.entry(index) else { return 0 };
-        if slot.get_mut().span.mark_written(done) { slot.remove().content.cost() } else { 0 }
+        if !slot.get_mut().span.mark_written(done) {
+            return 0;
+        }
+        let content = slot.remove().content;
+        content.withdraw();
+        content.cost()
     }
 
     /// At most `most` blocks in ascending order; blocks at or after the cursor take precedence.
@@ -114,4 +149,17 @@ impl PendingSegment {
         batch.splice(0..0, around);
         batch
     }
+}
+
+/// Notes in a record the version that it holds, and its block or segment, and publishes it.
+fn publish(record: &KeptRecord, place: u64, version: CacheVersion) {
+    record.words()[0].store(place, Ordering::Relaxed);
+    record.words()[1].store(version.0, Ordering::Relaxed);
+    record.publish();
+}
+
+/// The block or segment, and the version, that a published record holds.
+pub(crate) fn place_and_version(record: &KeptRecord) -> (u64, CacheVersion) {
+    let [place, version] = [0, 1].map(|at: usize| record.words()[at].load(Ordering::Relaxed));
+    (place, CacheVersion(version))
 }

@@ -7,6 +7,7 @@ use crate::writing::pending_segment::{BlockContent, HOLE_COST};
 use crate::writing::transactor::Transactor;
 use crate::writing::write_back::WriteBack;
 use crate::writing::write_queue::WriteQueue;
+use crate::writing::write_records::LeftRecords;
 use crate::writing::write_threads::WriteThreads;
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Error, Result, SEGMENT_BLOCKS, closed_error};
 use parking_lot::RwLock;
@@ -62,6 +63,22 @@ impl WritePath {
         Ok(())
     }
 
+    /// Takes over the writes that a predecessor left, and writes them. To be called before any
+    /// other write. A store that refuses them is no error: they wait in the cache.
+    ///
+    /// Errors: all other errors of the store. The writes are left to another server then.
+    pub(crate) fn adopt(&self, left: LeftRecords) -> Result<()> {
+        let segments = self.cache.adopt(left);
+        segments.into_iter().for_each(|segment| self.queue.push(segment));
+        match self.flush() {
+            Err(e) if !e.changed_nothing() => {
+                self.cache.leave_records();
+                Err(e)
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Whether threads write in the background.
     pub(crate) fn has_threads(&self) -> bool {
         self.threads.is_some()
@@ -86,7 +103,10 @@ impl WritePath {
 
     fn write_cached(&self, segment: Segment, index: u64, data: &[u8]) -> Result<()> {
         for (nth, part) in data.chunks(CACHE_PART_BLOCKS * BLOCK_SIZE).enumerate() {
-            let contents: Vec<_> = part.as_chunks::<BLOCK_SIZE>().0.iter().map(BlockContent::data).collect();
+            let records = self.cache.records();
+            let blocks = part.as_chunks::<BLOCK_SIZE>().0.iter();
+            let contents: Vec<BlockContent> =
+                blocks.map(|block| records.data(block)).collect::<Result<_>>()?;
             self.reserve_cache(contents.iter().map(BlockContent::cost).sum())?;
             self.put_cached(segment, index + (nth * CACHE_PART_BLOCKS) as u64, contents);
         }
@@ -115,15 +135,18 @@ impl WritePath {
     fn discard_segment_range(&self, segment: Segment, range: Range<u64>) -> Result<()> {
         let is_rest_of_disk = range.start == 0 && range.end == segment.blocks_on(self.blocks);
         if range.end - range.start == SEGMENT_BLOCKS || is_rest_of_disk {
+            let record = self.cache.records().discard()?;
             self.reserve_holes(1)?;
-            if self.cache.put_discard(segment) {
+            if self.cache.put_discard(segment, record) {
                 self.queue.push(segment);
             }
             self.queue.notify_space();
             self.wake_if_filling();
         } else if !self.cache.is_absent(segment) {
+            let holes = range.clone().map(|_| self.cache.records().hole());
+            let holes: Vec<BlockContent> = holes.collect::<Result<_>>()?;
             self.reserve_holes(range.end - range.start)?;
-            self.put_cached(segment, range.start, range.map(|_| BlockContent::Hole).collect());
+            self.put_cached(segment, range.start, holes);
         } else {
             return Ok(());
         }

@@ -118,6 +118,7 @@ impl Params for ObjectParams {
             write_through: with.options.write_through,
             snapshot: connection.location().snapshot().map(str::to_owned),
             random: Arc::new(SystemRandom::new()?),
+            kept: None,
         };
         let disk = ObjectDisk::open(connection.stores(uuid)?, self, &keys.keys[0], keys.uuid, options)?;
         Ok(Box::new(OpenObjectsFormat {
