@@ -58,7 +58,7 @@ impl ClusterOptions {
             .map_err(|code| error::failed(code, "cannot set Ceph's timeouts".to_owned(), "POOL"))?;
         let limit = draft.get(c"osd_max_object_size").and_then(|v| v.parse().ok()).unwrap_or(OBJECT_LIMIT);
         let monitors = draft.get(c"mon_host").unwrap_or_default();
-        let cluster = draft.connect().map_err(|code| unreachable(code, &client, &monitors))?;
+        let cluster = connect_apart(draft)?.map_err(|code| unreachable(code, &client, &monitors))?;
         Ok((cluster, limit))
     }
 
@@ -97,6 +97,19 @@ impl ClusterOptions {
         }
         Ok(())
     }
+}
+
+/// Connects in a thread of its own.
+///
+/// librados draws a number from a generator of the calling thread, and the number is a part of the
+/// address of the connection. After a fork the generators of parent and children are the same. So a
+/// child could get the address of another child that died, which the cluster has shut out.
+fn connect_apart(draft: UnconnectedCluster) -> Result<std::result::Result<ClusterConnection, RadosCode>> {
+    let thread = std::thread::Builder::new().name("lacuna-connect".to_owned());
+    let connecting = thread
+        .spawn(move || draft.connect())
+        .map_err(|e| Error::io("cannot start a thread to connect to the Ceph cluster", &e))?;
+    Ok(connecting.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
 }
 
 /// The reason why there is no connection.

@@ -26,7 +26,8 @@ impl Epoch {
         Epoch(before.unwrap_or(0).saturating_add(1).max(now))
     }
 
-    fn digits(self) -> String {
+    /// The epoch as objects store it.
+    pub(super) fn digits(self) -> String {
         format!("{:016x}", self.0)
     }
 

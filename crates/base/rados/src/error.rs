@@ -132,6 +132,14 @@ pub(super) fn fenced(what: String) -> Error {
     )
 }
 
+/// Another client has had the lock since the last connection of a series of writers.
+pub(super) fn had_by_another(what: String) -> Error {
+    Error::new(Kind::Fenced, what)
+        .found("another client has had the disk since its last server died")
+        .expected("a disk that no other client has had meanwhile")
+        .hint("writes that were not flushed are lost; check the file system that lies on the disk")
+}
+
 /// The pool does not exist.
 pub(super) fn no_pool(what: String, pool: &str) -> Error {
     Error::new(Kind::NotFound, what).found(format!("no pool `{pool}`")).hint(format!(

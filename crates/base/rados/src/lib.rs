@@ -28,9 +28,11 @@ mod keys;
 mod lock;
 mod objects;
 mod pool;
+mod series;
 
 pub use cluster_options::ClusterOptions;
 pub use ffi::{exit_at_once, is_in_use};
 pub use lock::WriterLock;
 pub use objects::RadosObjects;
 pub use pool::RadosPool;
+pub use series::WriterSeries;

@@ -5,12 +5,16 @@
 //! keeps the lock unless the client steals it; a holder that does not answer is dead. In both
 //! cases, before the lock is taken from its holder, the holder's connection is put on the cluster's
 //! blocklist, so its operations in flight cannot arrive later.
+//!
+//! Connections of one series take the lock over from each other without a notification
+//! (`series.rs`).
 
 use super::cluster_options::c_string;
 use super::epoch::Epoch;
-use super::error::RadosCode;
+use super::error::{RadosCode, had_by_another};
 use super::ffi::{IoContext, Locker, ObjectWatch, WriteOp};
 use super::pool::RadosPool;
+use super::series::WriterSeries;
 use lacuna_contracts::{Error, Hint, Kind, Result, Setting};
 use std::ffi::{CStr, CString};
 use std::sync::Arc;
@@ -48,6 +52,7 @@ struct LockClaim {
     context: Arc<IoContext>,
     object: CString,
     cookie: CString,
+    series: Option<WriterSeries>,
 }
 
 /// An event for the thread that keeps the watch.
@@ -78,11 +83,28 @@ impl RadosPool {
     /// Errors: [`Kind::Busy`] if another client holds it; [`Kind::Permission`] if the key permits
     /// no locking or no blocklisting.
     pub fn lock_writer(self: &Arc<Self>, object: &str, steal: bool) -> Result<WriterLock> {
+        self.lock_writer_in_series(object, steal, None)
+    }
+
+    /// The same, as the next connection of a series. A holder of the same series counts as dead:
+    /// the caller ensures that its process has ended.
+    ///
+    /// Errors: also [`Kind::Fenced`], each time, if the series continues and another client has had
+    /// the lock since.
+    pub fn lock_writer_in_series(
+        self: &Arc<Self>,
+        object: &str,
+        steal: bool,
+        series: Option<WriterSeries>,
+    ) -> Result<WriterLock> {
+        let number = NEXT_COOKIE.fetch_add(1, Ordering::Relaxed);
+        let cookie = series.map_or_else(|| number.to_string(), |series| series.cookie(number));
         let claim = LockClaim {
             pool: self.clone(),
             context: Arc::new(self.context()?),
             object: c_string(object, "the object to lock")?,
-            cookie: c_string(&format!("{}", NEXT_COOKIE.fetch_add(1, Ordering::Relaxed)), "the cookie")?,
+            cookie: c_string(&cookie, "the cookie")?,
+            series,
         };
         let (events, inbox) = channel();
         // The watch comes first: a holder must be able to answer at any time.
@@ -153,7 +175,7 @@ impl LockClaim {
                     .found("this very process holds it")
                     .hint("close it there first"));
             }
-            if !steal {
+            if !steal && !self.is_predecessor(holder) {
                 if self.is_alive(holder)? {
                     return Err(self.busy(holder));
                 }
@@ -170,16 +192,29 @@ impl LockClaim {
 
     /// Begins an epoch later than those of all former holders. Requires the lock.
     fn next_epoch(&self) -> Result<Epoch> {
-        let stands = self.context.attribute(&self.object, Epoch::NAME).map_err(|code| self.failed(code))?;
+        let attribute = |name| self.context.attribute(&self.object, name).map_err(|code| self.failed(code));
+        let stands = attribute(Epoch::NAME)?;
+        if let Some(series) = self.series.filter(|series| series.continues)
+            && !series.was_last(&stands, &attribute(WriterSeries::NAME)?)
+        {
+            // Nothing is stored, so a later attempt fails too.
+            return Err(had_by_another(self.what()));
+        }
         let epoch = Epoch::after(&stands);
         let mut op = WriteOp::new()?;
         epoch.stamp(&mut op);
+        self.series.iter().for_each(|series| series.stamp(epoch, &mut op));
         let stamped = self.context.write_all(std::iter::once(Ok((self.object.clone(), op)))).remove(0)?;
         stamped.map(|_| epoch).map_err(|code| self.failed(code))
     }
 
     fn lockers(&self) -> Result<Vec<Locker>> {
         self.context.lockers(&self.object, LOCK).map_err(|code| self.failed(code))
+    }
+
+    /// Whether the holder is an earlier connection of the same series.
+    fn is_predecessor(&self, holder: &Locker) -> bool {
+        self.series.is_some_and(|series| series.has_cookie(&holder.cookie))
     }
 
     fn is_alive(&self, holder: &Locker) -> Result<bool> {

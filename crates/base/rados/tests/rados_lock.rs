@@ -4,7 +4,7 @@ mod ceph;
 
 use lacuna_contracts::Kind;
 use lacuna_medium::{KeySelection, ObjectStep, ObjectStore, ObjectTransaction, Query, ReadExtent};
-use lacuna_rados::RadosPool;
+use lacuna_rados::{RadosPool, WriterSeries};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -229,6 +229,41 @@ fn the_lock_of_a_dead_holder_is_taken_over() {
     write(&*store.0, b"the heir!!").unwrap();
     assert_eq!(read(&*store.0, 10).unwrap(), b"the heir!!");
     drop(lock);
+}
+
+#[test]
+fn a_series_continues_unless_another_client_has_had_the_lock() {
+    let connect = || ceph::pool().unwrap();
+    let Some(first) = ceph::pool() else { return };
+    let prefix = ceph::unique("series");
+    let store = ceph::CleanedStore(first.objects(&prefix).unwrap());
+    let object = format!("{prefix}.{:016x}", 0);
+    let take = |pool: &Arc<RadosPool>, continues| {
+        pool.lock_writer_in_series(&object, false, Some(WriterSeries { id: [7; 16], continues }))
+    };
+    // There is nothing to continue.
+    assert_eq!(take(&first, true).err().unwrap().kind(), Kind::Fenced);
+    take(&first, false).unwrap().abandon();
+    write(&*store.0, b"first").unwrap();
+    let second = connect();
+    let lock = take(&second, true).unwrap();
+    assert!(lock.evicted_client().is_some());
+    assert_eq!(write(&*store.0, b"FIRST").unwrap_err().kind(), Kind::Fenced);
+    drop(lock);
+    // The lock was released in between, and no other client took it.
+    let third = connect();
+    drop(take(&third, true).unwrap());
+    let swept = ceph::CleanedStore(third.objects(&prefix).unwrap());
+    assert_eq!(read(&*swept.0, 5).unwrap(), b"first");
+    drop(third.lock_writer(&object, false).unwrap());
+    for _ in 0..2 {
+        assert_eq!(take(&connect(), true).err().unwrap().kind(), Kind::Fenced);
+    }
+    drop(take(&third, false).unwrap());
+    drop(take(&connect(), true).unwrap());
+    let other = Some(WriterSeries { id: [8; 16], continues: true });
+    let refused = third.lock_writer_in_series(&object, false, other);
+    assert_eq!(refused.err().unwrap().kind(), Kind::Fenced);
 }
 
 #[test]
