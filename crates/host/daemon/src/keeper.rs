@@ -85,6 +85,11 @@ impl KeeperLink {
         self.signals.unblock();
     }
 
+    /// Whether the last server left memory, which no call has taken yet.
+    pub fn has_left(&self) -> bool {
+        self.left.lock().unwrap_or_else(std::sync::PoisonError::into_inner).is_some()
+    }
+
     /// The memory that the last server left. It is returned once.
     pub fn take_left(&self) -> Option<File> {
         self.left.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take()

@@ -19,6 +19,15 @@ pub struct ClusterOptions {
     pub timeout: Option<Duration>,
 }
 
+/// A series of connections. One of them lives at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriterSeries {
+    /// The identity of the series: random bytes.
+    pub id: [u8; 16],
+    /// Whether to take the lock only if the last holder was of this series.
+    pub continues: bool,
+}
+
 /// Has no values in this build.
 pub(crate) enum RadosPool {}
 
@@ -33,7 +42,12 @@ impl RadosPool {
             .hint("use a build with the feature `rados`"))
     }
 
-    pub(crate) fn lock_writer(&self, _: &str, _: bool) -> Result<WriterLock> {
+    pub(crate) fn lock_writer_in_series(
+        &self,
+        _: &str,
+        _: bool,
+        _: Option<WriterSeries>,
+    ) -> Result<WriterLock> {
         match *self {}
     }
 

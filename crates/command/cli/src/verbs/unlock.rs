@@ -11,11 +11,12 @@ use crate::verbs::status;
 use lacuna_daemon::{OtherUsers, default_run_base};
 use lacuna_storage::vault::is_vault;
 use lacuna_storage::{
-    Access, BLOCK_SIZE, CloseMarks, ClusterOptions, DiskId, Error, HeaderOpener, Kind, Location, OpenDisk,
-    OpenDiskOptions, PassphraseMatch, PublicHeader, Result, UnlockedDisk, UnlockedHeader, Uuid,
-    read_public_params, shell_word, write_through_refused,
+    Access, BLOCK_SIZE, CloseMarks, ClusterOptions, DiskId, Error, HeaderOpener, Kind, Location,
+    MemoryKeeper, OpenDisk, OpenDiskOptions, PassphraseMatch, PublicHeader, Result, UnlockedDisk,
+    UnlockedHeader, Uuid, read_public_params, shell_word, write_through_refused,
 };
 use std::fmt::Display;
+use std::sync::Arc;
 
 /// The directory of the marks of disks that were closed well, among the run directories.
 const CLOSED: &str = "closed";
@@ -196,10 +197,19 @@ fn opened_location(
 
 /// Opens a disk.
 pub(crate) fn open(key: UnlockedDisk, opening: OpenDiskOptions) -> Result<OpenDisk> {
+    open_kept(key, opening, None)
+}
+
+/// Opens a disk; the keeper, if there is one, holds acknowledged writes.
+pub(crate) fn open_kept(
+    key: UnlockedDisk,
+    opening: OpenDiskOptions,
+    keeper: Option<&Arc<dyn MemoryKeeper>>,
+) -> Result<OpenDisk> {
     if key.uses_large_memory() {
         allocator::map_large_allocations();
     }
-    key.open(opening)
+    key.open_kept(opening, keeper)
 }
 
 /// Opens a disk that may have sensitive blocks.

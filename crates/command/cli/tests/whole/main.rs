@@ -48,6 +48,7 @@ mod rados;
 mod rados_clients;
 mod rados_faults;
 mod rados_hostile;
+mod rados_keeper;
 mod rados_kills;
 mod rados_refused;
 mod rados_writers;

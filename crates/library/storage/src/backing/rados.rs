@@ -11,7 +11,7 @@
 //! A name contains no dot ([`Location`] ensures that), so no two of these prefixes can be equal.
 
 use crate::observer::{Observer, Silent};
-use crate::rados::{ClusterOptions, RadosPool, WriterLock};
+use crate::rados::{ClusterOptions, RadosPool, WriterLock, WriterSeries};
 use data_encoding::HEXLOWER;
 use lacuna_contracts::{Error, Kind, Result, shell_word};
 use lacuna_header::{Location, PublicHeader, TAIL_AREA, Uuid};
@@ -121,8 +121,9 @@ pub(crate) trait ObjectPool: Send + Sync {
     fn objects(&self, prefix: &str) -> Result<Arc<dyn ObjectStore>>;
     /// The names of all objects that begin with `prefix`.
     fn object_names(&self, prefix: &str) -> Result<Vec<String>>;
-    /// Takes a writer's lock, with `steal` also from a live client.
-    fn lock_writer(&self, object: &str, steal: bool) -> Result<WriterLock>;
+    /// Takes a writer's lock, with `steal` also from a live client, perhaps as the next of a series
+    /// of connections.
+    fn lock_writer(&self, object: &str, steal: bool, series: Option<WriterSeries>) -> Result<WriterLock>;
     /// An error if another client has taken over the lock.
     fn check_taken_over(&self) -> Result<()>;
 }
@@ -141,8 +142,8 @@ impl ObjectPool for Arc<RadosPool> {
         RadosPool::object_names(self, prefix)
     }
 
-    fn lock_writer(&self, object: &str, steal: bool) -> Result<WriterLock> {
-        RadosPool::lock_writer(self, object, steal)
+    fn lock_writer(&self, object: &str, steal: bool, series: Option<WriterSeries>) -> Result<WriterLock> {
+        RadosPool::lock_writer_in_series(self, object, steal, series)
     }
 
     fn check_taken_over(&self) -> Result<()> {
@@ -184,8 +185,7 @@ impl PoolConnection {
             return Ok(());
         }
         let shown = &self.location.display_name;
-        let object = format!("lacuna.{}.lock.{:016x}", self.location.name, 0);
-        let lock = self.pool.lock_writer(&object, steal).map_err(|e| e.context(shown))?;
+        let lock = self.lock_writer(steal, None)?;
         if let Some(client) = lock.evicted_client() {
             let why = if steal { "held it" } else { "held it and did not answer" };
             observer.note(&format!(
@@ -194,6 +194,11 @@ impl PoolConnection {
         }
         *self.lock.lock() = Some(lock);
         Ok(())
+    }
+
+    fn lock_writer(&self, steal: bool, series: Option<WriterSeries>) -> Result<WriterLock> {
+        let object = format!("lacuna.{}.lock.{:016x}", self.location.name, 0);
+        self.pool.lock_writer(&object, steal, series).map_err(|e| e.context(&self.location.display_name))
     }
 
     /// Whether objects of the pool have key-value maps.
@@ -373,6 +378,22 @@ impl ReconnectInfo {
         // The process that unlocked the disk took it over, and has reported that.
         connection.take_lock(self.steal, &Silent)?;
         check_header_unchanged(&*header, &self.header, &self.location)?;
+        Ok(connection)
+    }
+
+    /// The same for a server of a keeper, after the end of the server before it. If the series
+    /// continues, only the servers before it had the disk since the unlocking, and they may have
+    /// changed its header.
+    ///
+    /// Errors: [`Kind::Fenced`] if another client has had the disk since the last server.
+    pub(crate) fn connect_in_series(&self, series: WriterSeries) -> Result<Arc<PoolConnection>> {
+        let (connection, header) = PoolConnection::connect_existing(&self.pool_location, &self.location)?;
+        // Only the first server may take the disk from another client.
+        let lock = connection.lock_writer(self.steal && !series.continues, Some(series))?;
+        *connection.lock.lock() = Some(lock);
+        if !series.continues {
+            check_header_unchanged(&*header, &self.header, &self.location)?;
+        }
         Ok(connection)
     }
 }

@@ -5,7 +5,7 @@ use crate::backing::rados::ObjectPool;
 use crate::cost::Cost;
 use crate::format::{CreateOptions, Shape};
 use crate::observer::Silent;
-use crate::rados::{ClusterOptions, WriterLock};
+use crate::rados::{ClusterOptions, WriterLock, WriterSeries};
 use lacuna_contracts::SecretVec;
 use lacuna_medium::{MemoryObject, MemoryObjects};
 use lacuna_sim::QueryTimeouts;
@@ -50,7 +50,7 @@ impl ObjectPool for Arc<MemoryPool> {
         }
         Ok(names)
     }
-    fn lock_writer(&self, _: &str, _: bool) -> Result<WriterLock> {
+    fn lock_writer(&self, _: &str, _: bool, _: Option<WriterSeries>) -> Result<WriterLock> {
         Err(Error::new(Kind::Usage, "a pool in memory has no locks"))
     }
     fn check_taken_over(&self) -> Result<()> {

@@ -10,6 +10,7 @@
 //! engine adopts the memory that a server left which died.
 
 use crate::format::{OpenContext, OpenFormat, Params};
+use crate::formats::kept_memory::held_memory;
 use crate::header::header_lease::OpenDiskHeader;
 use crate::inspect::damaged_medium::DamagedMedium;
 use crate::opening::open_disk_options::OpenDiskOptions;
@@ -63,17 +64,7 @@ impl EngineOpener {
         let layout = SealedDisk::kept_layout(params, self.options.budget);
         let key = derive(&self.master, "sealed kept memory", &self.uuid);
         let owner = keyed_hash(&key, &[&params.encode()]);
-        if let Some(left) = keeper.take_left() {
-            return KeptMemory::adopt(left, &owner, &layout).map(Some);
-        }
-        // A limit of file sizes counts for this memory too.
-        match KeptMemory::shared(&owner, &layout).and_then(|memory| keeper.hold(&memory).map(|()| memory)) {
-            Ok(memory) => Ok(Some(memory)),
-            Err(e) => {
-                keeper.cannot_hold(&e);
-                Ok(None)
-            }
-        }
+        held_memory(&**keeper, &owner, &layout)
     }
 }
 

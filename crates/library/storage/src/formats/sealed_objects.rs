@@ -3,6 +3,7 @@
 use crate::backing::rados::data_prefix;
 use crate::backing::{Backing, BackingKind, PoolConnection};
 use crate::format::{CreateOptions, Description, Format, FormatInfo, OpenContext, OpenFormat, Params};
+use crate::formats::kept_memory::held_memory;
 use crate::header::header_lease::OpenDiskHeader;
 use crate::resize::grow;
 use crate::size::size_in_blocks;
@@ -10,8 +11,9 @@ use crate::snapshots::Snapshots;
 use lacuna_contracts::{
     BadBlock, BlockAddr, Disk, DiskCheckReport, Error, Hint, Kind, Result, SEGMENT_BLOCKS, Setting,
 };
-use lacuna_crypto::{Cipher, SystemRandom};
+use lacuna_crypto::{Cipher, SystemRandom, derive, keyed_hash};
 use lacuna_header::{FormatId, Uuid};
+use lacuna_kept_memory::KeptMemory;
 use lacuna_levels::DiskKeys;
 use lacuna_sealed_objects::{ObjectAccess, ObjectDisk, ObjectLayout, ObjectOptions, ObjectParams, VERSION};
 use std::sync::{Arc, OnceLock};
@@ -27,6 +29,7 @@ impl Format for SealedObjectsFormat {
         // The client library copies all written data.
         FormatInfo {
             uses_large_memory: true,
+            keeps_writes: true,
             creatable_on: &[],
             ..FormatInfo::of(FormatId::SEALED_OBJECTS, "sealed on objects", BackingKind::Pool)
         }
@@ -118,7 +121,7 @@ impl Params for ObjectParams {
             write_through: with.options.write_through,
             snapshot: connection.location().snapshot().map(str::to_owned),
             random: Arc::new(SystemRandom::new()?),
-            kept: None,
+            kept: kept_memory(self, with, access)?,
         };
         let disk = ObjectDisk::open(connection.stores(uuid)?, self, &keys.keys[0], keys.uuid, options)?;
         Ok(Box::new(OpenObjectsFormat {
@@ -128,6 +131,20 @@ impl Params for ObjectParams {
             connection,
         }))
     }
+}
+
+/// The memory for acknowledged writes: that of the last server, or new memory. `None`: that of this
+/// process.
+fn kept_memory(
+    params: &ObjectParams,
+    with: &OpenContext<'_>,
+    access: ObjectAccess,
+) -> Result<Option<KeptMemory>> {
+    let Some(keeper) = with.keeper.filter(|_| access == ObjectAccess::Write) else { return Ok(None) };
+    let layout = ObjectDisk::kept_layout(params, with.options.budget, with.options.write_through);
+    let key = derive(&with.keys.keys[0], "sealed-objects kept memory", with.keys.uuid);
+    let owner = keyed_hash(&key, &[&ObjectParams::encode(params)]);
+    held_memory(&**keeper, &owner, &layout)
 }
 
 /// An open disk on objects.

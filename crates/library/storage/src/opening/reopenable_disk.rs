@@ -1,28 +1,32 @@
 //! What a process keeps of an unlocked disk so that each server that it starts can open it: the
-//! keys, the file, and the claim, but neither the medium nor its lock.
+//! keys, the place, and the claim, but neither the medium, a connection nor a lock.
 
+use crate::backing::rados::ReconnectInfo;
 use crate::backing::{Backing, FileLocation};
 use crate::format::Params;
 use crate::formats::table;
 use crate::opening::claim::DiskClaim;
 use crate::opening::close_marks::{CloseMarks, forget_cached_header};
 use crate::opening::unlocked_disk::{DiskAccess, UnlockedDisk};
-use lacuna_contracts::{Error, Result, Secret};
+use crate::rados::WriterSeries;
+use lacuna_contracts::{Error, Kind, Result, Secret};
+use lacuna_crypto::{RandomSource, SystemRandom};
 use lacuna_header::{DiskId, Location, Uuid, open_by_key};
-use lacuna_medium::{Access, Medium};
+use lacuna_medium::Access;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// A disk in a file or on a block device that can be opened again and again, each time in another
-/// process.
+/// A disk that can be opened again and again, each time in another process.
 ///
-/// The claim stays with this process, so no other program opens the disk between two servers. Each
-/// server takes the lock of the file itself: it gets the lock when the last request of its
-/// predecessor has ended.
+/// The claim on a disk in a file or on a block device stays with this process, so no other program
+/// opens the disk between two servers. Each server takes the lock of the file itself: it gets the
+/// lock when the last request of its predecessor has ended.
+///
+/// In a pool each server connects and takes the lock from its dead predecessor, which the cluster
+/// then shuts out. Another client may take it first. A server that continues is refused then.
 pub struct ReopenableDisk {
-    /// Opened as a path only. It neither reads nor locks.
-    file: OwnedFd,
+    place: ReopenablePlace,
     masters: Vec<Secret<32>>,
     id: DiskId,
     uuid: Uuid,
@@ -34,18 +38,45 @@ pub struct ReopenableDisk {
     location: Location,
 }
 
+/// The place of the disk.
+enum ReopenablePlace {
+    /// The file or device, opened as a path only: it neither reads nor locks.
+    File(OwnedFd),
+    /// A disk in a pool, and the identity that its servers have in common there.
+    Pool(Box<ReconnectInfo>, [u8; 16]),
+}
+
 impl UnlockedDisk {
     /// Whether servers of this disk keep acknowledged writes in memory that outlives them.
     pub fn keeps_writes(&self) -> bool {
-        let in_file = matches!(self.access, DiskAccess::Held(Backing::File(_)));
-        in_file && !self.rescue && self.parameters.format().info().keeps_writes
+        let can_reopen = match &self.access {
+            DiskAccess::Held(backing) => matches!(backing, Backing::File(_)),
+            DiskAccess::AfterFork(disk) => disk.pool_location.snapshot().is_none(),
+        };
+        can_reopen && !self.rescue && self.parameters.format().info().keeps_writes
     }
 
-    /// Gives up the medium, and keeps the keys, the file and the claim. `file` is the one that was
-    /// unlocked.
-    pub fn into_reopenable(self, file: OwnedFd) -> ReopenableDisk {
-        let UnlockedDisk { masters, id, uuid, on_device, claim, marks, location, .. } = self;
-        ReopenableDisk { file, masters, id, uuid, on_device, claim, marks, location }
+    /// Gives up the medium, and keeps the keys, the place and the claim. `file` is the unlocked
+    /// file. A disk in a pool must have been prepared for a fork
+    /// ([`UnlockedHeader::into_disk`](crate::UnlockedHeader::into_disk)).
+    ///
+    /// Errors: [`Kind::Usage`] for a disk without a file that was not prepared.
+    pub fn into_reopenable(self, file: Option<OwnedFd>) -> Result<ReopenableDisk> {
+        let UnlockedDisk { access, masters, id, uuid, on_device, claim, marks, location, .. } = self;
+        let place = match (access, file) {
+            (DiskAccess::AfterFork(disk), _) => {
+                let mut series = [0; 16];
+                SystemRandom::new()?.fill(&mut series);
+                ReopenablePlace::Pool(disk, series)
+            }
+            (DiskAccess::Held(_), Some(file)) => ReopenablePlace::File(file),
+            (DiskAccess::Held(_), None) => {
+                return Err(Error::new(Kind::Usage, format!("cannot open {location} again and again"))
+                    .found("a disk without a file, and with a connection that no fork survives")
+                    .expected("a disk that was prepared for a fork"));
+            }
+        };
+        Ok(ReopenableDisk { place, masters, id, uuid, on_device, claim, marks, location })
     }
 }
 
@@ -65,25 +96,39 @@ impl ReopenableDisk {
         move || claim.iter().for_each(|claim| claim.adopt_after_fork())
     }
 
-    /// The file or device of the disk, opened as a path only.
-    pub fn file(&self) -> Result<OwnedFd> {
-        self.file.try_clone().map_err(|e| Error::io("cannot copy the descriptor of the disk", &e))
+    /// The file or device of the disk, opened as a path only. `None` in a pool.
+    pub fn file(&self) -> Result<Option<OwnedFd>> {
+        let ReopenablePlace::File(file) = &self.place else { return Ok(None) };
+        file.try_clone().map(Some).map_err(|e| Error::io("cannot copy the descriptor of the disk", &e))
     }
 
-    /// Holds the medium, and reads the parameters of the disk as they are now.
+    /// Holds the medium, and reads the parameters of the disk as they are now. `continues`: an
+    /// earlier server of the disk has died and left writes.
     ///
-    /// Errors: [`lacuna_contracts::Kind::Busy`] while another process holds the medium,
-    /// [`lacuna_contracts::Kind::Corrupt`] for another disk, and all errors of the medium.
-    pub fn unlock_again(&self, access: Access) -> Result<UnlockedDisk> {
+    /// Errors: [`Kind::Busy`] while another process or client holds the medium, [`Kind::Fenced`] if
+    /// another client has had it since that server, [`Kind::Corrupt`] for another disk, and all
+    /// errors of the medium.
+    pub fn unlock_again(&self, access: Access, continues: bool) -> Result<UnlockedDisk> {
         let naming = |e: Error| e.context(&self.location);
-        // The path may lead to another file by now.
-        let path = PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd()));
-        let medium: Arc<dyn Medium> = Arc::new(FileLocation::Named(&path).hold(access).map_err(naming)?);
-        forget_cached_header(&*medium, self.marks.as_deref()).map_err(naming)?;
+        let backing = match &self.place {
+            ReopenablePlace::File(file) => {
+                // The path may lead to another file by now.
+                let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+                Backing::File(Arc::new(FileLocation::Named(&path).hold(access).map_err(naming)?))
+            }
+            // Its errors name the location.
+            ReopenablePlace::Pool(disk, id) => {
+                Backing::Pool(disk.connect_in_series(WriterSeries { id: *id, continues })?)
+            }
+        };
+        let medium = backing.header()?;
+        if let Backing::File(file) = &backing {
+            forget_cached_header(&**file, self.marks.as_deref()).map_err(naming)?;
+        }
         let header = open_by_key(&*medium, self.uuid, &self.masters[0]).map_err(naming)?;
         let parameters: Box<dyn Params> = table::parse(&header.header, &self.location).map_err(naming)?;
         Ok(UnlockedDisk {
-            access: DiskAccess::Held(Backing::File(medium)),
+            access: DiskAccess::Held(backing),
             parameters,
             claim: self.claim.clone(),
             masters: self.masters.clone(),

@@ -94,6 +94,7 @@ impl CephImage {
                 let mut command = Command::new(&work.lacuna);
                 command.args(["serve", &self.location(), "--socket"]).arg(socket);
                 command.arg("--key-file").arg(work.key_file()).arg("--ceph-conf").arg(&cluster.conf);
+                command.args(work.alone);
                 command
             }
             CephImage::RbdLuks => {

@@ -156,13 +156,13 @@ pub(crate) fn run_kept(
         notify::use_keeper(&link);
         let pipe = ready.borrow_mut().pipe.take();
         let mut own = ReadyNotifier { pipe, keeper: Some(Arc::clone(&link)), background };
-        let Err(e) = serve(&mut own, &link) else { return 0 };
+        let Err(e) = serve(&mut own, &link) else { console::exit(0) };
         if background {
             own.report_failure(&e, false);
         } else {
             console::error(&e);
         }
-        i32::from(console::exit_code(&e))
+        console::exit(console::exit_code(&e))
     })?;
     Ok(u8::try_from(code).unwrap_or(u8::MAX))
 }

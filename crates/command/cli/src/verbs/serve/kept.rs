@@ -8,6 +8,7 @@ use crate::terminal::progress;
 use crate::verbs::serve::background::{self, ReadyNotifier};
 use crate::verbs::serve::disk_jobs::ServedDisk;
 use crate::verbs::status;
+use crate::verbs::unlock;
 use lacuna_daemon::{Identity, KeeperLink, TrackedFile};
 use lacuna_mount::ServerLog;
 use lacuna_nbd::{Listen, Listeners};
@@ -33,15 +34,15 @@ pub(crate) fn serve(
         let listeners = Listeners::open(listen)?;
         let code = background::run_kept(ready, |ready, keeper| {
             watch_keeper(keeper, disk, &location, background::server_log(args.fork, false))?;
-            let key = disk.unlock_again(Access::Write)?;
+            let key = disk.unlock_again(Access::Write, keeper.has_left())?;
             let format = key.format();
-            let file = Arc::new(TrackedFile::of(Some(disk.file()?))?);
+            let file = Arc::new(TrackedFile::of(disk.file()?)?);
             let cluster = args.opening.pool_access.cluster.options_for(&args.location)?;
             let budget = budget(args.opening.cache)?;
             let holder: Arc<dyn MemoryKeeper> =
                 Arc::new(Keeper(Arc::clone(keeper), background::server_log(args.fork, false)));
             let opened = progress::show(drawn, &what, |_| {
-                key.open_kept(args.opening.options(false, budget), Some(&holder))
+                unlock::open_kept(key, args.opening.options(false, budget), Some(&holder))
             });
             let disk = Arc::new(opened?);
             if let Some(note) = disk.note() {

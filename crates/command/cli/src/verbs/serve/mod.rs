@@ -62,14 +62,15 @@ pub(crate) fn run(mut args: ServeArgs, console: Console) -> Result<()> {
     let mut volume = unlock::unlock_to_serve(place, access, given, console)?;
     let file = volume.take_file();
     let verifies = volume.parameters.describe().detects_alterations;
-    let key = volume.into_disk(args.fork)?;
+    let may_keep = !args.no_keeper && !args.read_only;
+    // A keeper forks too.
+    let key = volume.into_disk(args.fork || may_keep)?;
     unlock::refuse_idle(key.has_levels(), &args.opening.idle)?;
     let format = key.format();
     let opening = args.opening.options(args.read_only, budget);
     let what = format!("opening {}", args.location);
-    if let Some(file) = file.as_ref().filter(|_| !args.no_keeper && !args.read_only && key.keeps_writes()) {
-        let file = file.try_clone().map_err(|e| Error::io("cannot copy the descriptor of the disk", &e))?;
-        let disk = key.into_reopenable(file);
+    if may_keep && key.keeps_writes() {
+        let disk = key.into_reopenable(file)?;
         let consoles = (console, progress_console(&args, console));
         return kept::serve(&args, &listen, &disk, verifies, consoles, |listeners, served, ready| {
             serve(&args, || Ok(listeners), served, console, ready)

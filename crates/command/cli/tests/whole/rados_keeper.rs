@@ -1,0 +1,144 @@
+//! Servers of disks in a pool that die and are started again by their keeper: with all acknowledged
+//! writes, unless another client has had the disk meanwhile.
+//!
+//! `LACUNA_KILLS` sets how often the server of each combination is killed, `LACUNA_SEED` the seed.
+
+use crate::harness::{Scene, Serving, Signal, noise, send, wait_until};
+use crate::keeper::server_of;
+use crate::nbd_client::Client;
+use crate::pool::{Cluster, PoolDisk};
+use crate::write_verifier::{WriteVerifier, Xorshift};
+use lacuna_testkit::env_number;
+use std::fs;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Number of blocks of each of three writers.
+const EACH: u64 = 2000;
+
+/// Starts a server with a keeper. The result holds the process of the keeper.
+fn serve_kept(disk: &PoolDisk, options: &[&str]) -> Serving {
+    let words = disk.words(&["serve"], &["--socket", "nbd.sock", "--key-file", "key"]);
+    disk.scene.serve_kept(disk.scene.command(&words).args(options))
+}
+
+/// Kills servers while clients write. Each client reconnects at once: its connection waits until
+/// the next server accepts it.
+fn kill_servers(cipher: &str, layout: &str, options: &[&str]) {
+    let Some(cluster) = Cluster::shared() else { return };
+    let disk = PoolDisk::create(cluster, &["--size", "24M", "--cipher", cipher, "--layout", layout]);
+    let (kills, seed) = (env_number("LACUNA_KILLS", 4), env_number("LACUNA_SEED", 1));
+    let serving = serve_kept(&disk, options);
+    let (keeper, socket) = (serving.process(), serving.socket.clone());
+    let mut writers: Vec<WriteVerifier> =
+        (0..3).map(|writer| WriteVerifier::new("", writer * EACH..(writer + 1) * EACH, 300)).collect();
+    writers.iter_mut().for_each(WriteVerifier::keep_acknowledged);
+    for kill in 0..kills {
+        let mut dice = Xorshift(seed * 1000 + kill + 1);
+        let server = server_of(keeper).expect("a server");
+        let (acknowledged, enough) = (AtomicU64::new(0), 20 + dice.below(400));
+        std::thread::scope(|scope| {
+            for (writer, at) in writers.iter_mut().zip(1..) {
+                let (socket, acknowledged) = (&socket, &acknowledged);
+                let mut dice = Xorshift(seed * 1000 + kill * 10 + at);
+                scope.spawn(move || writer.write_until_death(socket, &mut dice, acknowledged));
+            }
+            while acknowledged.load(Ordering::Relaxed) < enough {
+                std::thread::yield_now();
+            }
+            send(Signal::KILL, server);
+        });
+        let mut client = Client::connect(&socket).unwrap();
+        for writer in &mut writers {
+            writer.verify(&mut client, &format!("{cipher} {layout}, seed {seed}, kill {kill}"));
+        }
+        assert!(server_of(keeper).is_some_and(|now| now != server));
+    }
+    assert_eq!(serving.stop(), 0);
+    assert_eq!(disk.lockers(), 0);
+    // Closing made everything durable: the memory is gone, and the blocks are the same.
+    let serving = disk.serve(&[]);
+    let mut client = Client::connect(&serving.socket).unwrap();
+    for writer in &mut writers {
+        writer.verify(&mut client, &format!("{cipher} {layout}, seed {seed}, closed"));
+    }
+    drop(client);
+    assert_eq!(serving.stop(), 0);
+    disk.keyed(&["check"], &[]).code(0);
+}
+
+#[test]
+fn killed_servers_keep_acknowledged_writes_with_gcm() {
+    kill_servers("gcm", "adaptive", &[]);
+}
+
+#[test]
+fn killed_servers_keep_acknowledged_writes_with_xts_random() {
+    kill_servers("xts-random", "segment-end", &["--cache", "2M"]);
+}
+
+#[test]
+fn killed_servers_with_write_through_are_started_again() {
+    kill_servers("gcm", "segment-end", &["--write-through"]);
+}
+
+#[test]
+fn a_server_in_the_background_is_started_again_and_closed() {
+    let Some(cluster) = Cluster::shared() else { return };
+    let disk = PoolDisk::create(cluster, &["--size", "64M"]);
+    disk.keyed(&["serve"], &["--socket", "nbd.sock", "--fork", "--pid-file", "pid"]).code(0);
+    let keeper: u32 = fs::read_to_string(disk.scene.path("pid")).unwrap().trim().parse().unwrap();
+    let socket = disk.scene.path("nbd.sock");
+    let mut client = Client::connect(&socket).unwrap();
+    client.write_at(8192, &noise(7, 4096)).unwrap();
+    // The server changes the header for its own user, and its successor opens the disk all the
+    // same.
+    disk.keyed(&["key", "refresh"], &["--yes", "--keep", "1"]).code(0);
+    client.write_at(16384, &noise(8, 4096)).unwrap();
+    send(Signal::KILL, server_of(keeper).unwrap());
+    let mut client = Client::connect(&socket).unwrap();
+    assert!(client.read_at(8192, 4096).unwrap() == noise(7, 4096));
+    assert!(client.read_at(16384, 4096).unwrap() == noise(8, 4096));
+    drop(client);
+    disk.verb(&["close"], &[]).code(0);
+    wait_until("the end of the keeper", || !fs::exists(format!("/proc/{keeper}")).unwrap());
+    assert!(!fs::exists(&socket).unwrap() && !fs::exists(disk.scene.path("pid")).unwrap());
+    assert_eq!(disk.lockers(), 0);
+}
+
+/// The keeper sleeps while its server dies and another client has the disk. No older write may
+/// replace the data of that client.
+#[test]
+fn a_successor_is_refused_after_another_client() {
+    let Some(cluster) = Cluster::shared() else { return };
+    let disk = PoolDisk::create(cluster, &["--size", "64M"]);
+    let serving = serve_kept(&disk, &[]);
+    let mut client = Client::connect(&serving.socket).unwrap();
+    client.write_at(0, &noise(1, 4096)).unwrap();
+    send(Signal::STOP, serving.process());
+    send(Signal::KILL, server_of(serving.process()).unwrap());
+    drop(client);
+    let other = Scene::new();
+    let between = disk.serve_in(&other, &disk.location, &[]);
+    let mut client = Client::connect(&between.socket).unwrap();
+    client.write_at(0, &noise(2, 4096)).unwrap();
+    drop(client);
+    assert_eq!(between.stop(), 0);
+    send(Signal::CONT, serving.process());
+    assert_eq!(serving.wait(), 5);
+    assert_eq!(disk.lockers(), 0);
+    let server = disk.serve(&["--read-only"]);
+    assert!(Client::connect(&server.socket).unwrap().read_at(0, 4096).unwrap() == noise(2, 4096));
+    assert_eq!(server.stop(), 0);
+}
+
+#[test]
+fn a_server_that_lost_the_disk_is_not_started_again() {
+    let Some(cluster) = Cluster::shared() else { return };
+    let disk = PoolDisk::create(cluster, &["--size", "64M"]);
+    let serving = serve_kept(&disk, &[]);
+    let mut client = Client::connect(&serving.socket).unwrap();
+    client.write_at(0, &noise(1, 4096)).unwrap();
+    disk.keyed(&["check"], &["--steal"]).code(0);
+    assert_eq!(serving.wait(), 5);
+    assert_eq!(disk.lockers(), 0);
+}
