@@ -7,9 +7,11 @@
 //! Invariant: after a power cut every block holds the content programmed before, except for the
 //! operation that was cut. A cut program leaves a prefix of its pages, then one page with arbitrary
 //! content. A cut erasure leaves a block that is erased from its first page to any page; it accepts
-//! no page before it is erased again.
+//! no page before it is erased again. The death of the process leaves the same, or an operation
+//! that is complete or has not begun.
 
 use crate::chip::{Chip, ChipFault, ChipGeometry, Peb};
+use crate::power::{ChipPower, CutOperation, PowerCut, power_is_off};
 use lacuna_contracts::{Error, Kind, LeReader, LeWriter, Result};
 use lacuna_medium::{Medium, WriteExtent};
 use parking_lot::Mutex;
@@ -39,15 +41,6 @@ pub struct WearModel {
     pub factory_bad: u32,
 }
 
-/// The time and the outcome of a power cut.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PowerCut {
-    /// Operations that change the chip and still succeed.
-    pub after: u64,
-    /// Determines the state that the cut operation leaves.
-    pub seed: u64,
-}
-
 #[derive(Clone, Copy, Default)]
 struct BlockState {
     erasures: u64,
@@ -59,10 +52,8 @@ struct BlockState {
 
 struct ChipState {
     blocks: Vec<BlockState>,
-    cut: Option<PowerCut>,
-    is_off: bool,
+    power: ChipPower,
     rng_state: u64,
-    operations: u64,
 }
 
 /// A chip in a medium.
@@ -174,24 +165,37 @@ impl SimulatedChip {
                 .expected(format!("fewer than 2⁴⁸ erasures, a page up to {}, flags 0 or 1", geometry.pages))
                 .hint("restore the file of the chip from a backup"));
         }
-        let state = ChipState { blocks, cut: None, is_off: false, rng_state: seed, operations: 0 };
+        let state = ChipState { blocks, power: ChipPower::default(), rng_state: seed };
         Ok(SimulatedChip { medium, geometry, wearing, state: Mutex::new(state) })
     }
 
     /// Cuts the power at a later operation. All calls after that fail; reopen the chip from its
     /// medium.
     pub fn cut_power(&self, cut: PowerCut) {
-        self.state.lock().cut = Some(cut);
+        self.state.lock().power.cut_at(cut);
     }
 
-    /// Whether the power was cut.
+    /// Lets the process that uses the chip die at a later operation. The chip keeps its power: that
+    /// operation has not begun, is complete, or is torn as by a power cut. All calls after that
+    /// fail; reopen the chip from its medium.
+    pub fn end_process(&self, cut: PowerCut) {
+        self.state.lock().power.end_process_at(cut);
+    }
+
+    /// Ends the use of the chip between two operations: all calls after this fail, as after a power
+    /// cut.
+    pub fn switch_off(&self) {
+        self.state.lock().power.switch_off();
+    }
+
+    /// Whether the power was cut, or the process died.
     pub fn is_off(&self) -> bool {
-        self.state.lock().is_off
+        self.state.lock().power.is_off()
     }
 
     /// Operations that changed the chip since it was opened.
     pub fn operations(&self) -> u64 {
-        self.state.lock().operations
+        self.state.lock().power.operations()
     }
 
     /// Erasures of each block.
@@ -240,9 +244,7 @@ impl SimulatedChip {
     fn programmed(&self, block: Peb) -> std::result::Result<u32, ChipFault> {
         self.check_block(block)?;
         let state = self.state.lock();
-        if state.is_off {
-            return Err(power_is_off().into());
-        }
+        state.power.check_on()?;
         // Cannot overflow: no block is longer than 4096 pages of 64 KiB.
         Ok(state.blocks[block.0 as usize].next * self.geometry.page)
     }
@@ -295,13 +297,14 @@ impl Chip for SimulatedChip {
             let found = format!("{} bytes from page {first}, {} of them programmed", data.len(), now.next);
             return Err(self.refuse("program this", found));
         }
-        let cut = begin(&mut state)?;
+        let cut = state.power.begin()?;
         let fails = u64::from(self.wearing.program_faults) * u64::from(pages);
         let fails = fails > 0 && draw(&mut state.rng_state) % 1_000_000 < fails;
         let mut bytes: Vec<u8> = data.iter().map(|byte| !byte).collect();
         now.next = first + pages;
-        if cut.is_some() || fails {
-            let mut seed = cut.unwrap_or(state.rng_state);
+        let torn = cut.and_then(CutOperation::tear_seed);
+        if torn.is_some() || fails {
+            let mut seed = torn.unwrap_or(state.rng_state);
             // Some complete pages, then one with arbitrary content.
             let whole = (draw(&mut seed) % u64::from(pages)) as usize;
             bytes.truncate((whole + 1) * page);
@@ -328,12 +331,12 @@ impl Chip for SimulatedChip {
         if now.flags & BAD != 0 {
             return Err(self.refuse("erase this", format!("block {}, which is bad", block.0)));
         }
-        let cut = begin(&mut state)?;
+        let cut = state.power.begin()?;
         let worn = self.wearing.endurance > 0 && now.erasures >= u64::from(self.wearing.endurance);
         let fails = (worn && draw(&mut state.rng_state).is_multiple_of(4))
             || draw(&mut state.rng_state) % 1_000_000 < u64::from(self.wearing.erase_faults);
         let len = self.geometry.block_len();
-        if let Some(mut seed) = cut {
+        if let Some(mut seed) = cut.and_then(CutOperation::tear_seed) {
             // The first pages are erased. The rest may look intact, but no page may be programmed
             // before the block is erased again.
             let pages = draw(&mut seed) % (u64::from(self.geometry.pages) + 1);
@@ -350,7 +353,11 @@ impl Chip for SimulatedChip {
         }
         self.put_state(block, now)?;
         state.blocks[block.0 as usize] = now;
-        if fails { Err(ChipFault::Erase) } else { Ok(()) }
+        match (cut, fails) {
+            (Some(_), _) => Err(power_is_off().into()),
+            (None, true) => Err(ChipFault::Erase),
+            (None, false) => Ok(()),
+        }
     }
 
     fn is_bad(&self, block: Peb) -> std::result::Result<bool, ChipFault> {
@@ -361,13 +368,15 @@ impl Chip for SimulatedChip {
     fn mark_bad(&self, block: Peb) -> std::result::Result<(), ChipFault> {
         self.check_block(block)?;
         let mut state = self.state.lock();
-        if begin(&mut state)?.is_some() {
+        let cut = state.power.begin()?;
+        if cut.and_then(CutOperation::tear_seed).is_some() {
             return Err(power_is_off().into());
         }
         let now = &mut state.blocks[block.0 as usize];
         now.flags |= BAD;
         let now = *now;
-        Ok(self.put_state(block, now)?)
+        self.put_state(block, now)?;
+        if cut.is_some() { Err(power_is_off().into()) } else { Ok(()) }
     }
 
     fn sync(&self) -> std::result::Result<(), ChipFault> {
@@ -388,25 +397,6 @@ impl BlockState {
     fn parse(bytes: &[u8]) -> BlockState {
         let record = LeReader(bytes);
         BlockState { erasures: record.u64(0), next: record.u32(8), flags: record.u32(12) }
-    }
-}
-
-/// Counts an operation. Returns a seed for its outcome if it is cut.
-fn begin(state: &mut ChipState) -> std::result::Result<Option<u64>, ChipFault> {
-    if state.is_off {
-        return Err(power_is_off().into());
-    }
-    state.operations += 1;
-    match &mut state.cut {
-        Some(cut) if cut.after == 0 => {
-            state.is_off = true;
-            Ok(Some(cut.seed))
-        }
-        Some(cut) => {
-            cut.after -= 1;
-            Ok(None)
-        }
-        None => Ok(None),
     }
 }
 
@@ -441,10 +431,6 @@ fn check_geometry(g: ChipGeometry) -> Result<()> {
     Err(Error::new(Kind::Usage, "the geometry is not that of a NAND chip")
         .found(format!("pages of {} bytes, {} to a block, {} blocks", g.page, g.pages, g.blocks))
         .expected("pages of 512 bytes to 64 KiB, a power of two; 4 to 4096 to a block; 8 blocks or more"))
-}
-
-fn power_is_off() -> Error {
-    Error::new(Kind::Io, "the power of the simulated chip is off")
 }
 
 fn state_at(block: Peb) -> u64 {
