@@ -14,6 +14,7 @@
 
 mod crash;
 pub mod cuts;
+mod ends;
 mod env_number;
 mod fault;
 mod folder;
@@ -35,6 +36,7 @@ pub mod versions;
 
 pub use crash::CrashMedium;
 pub use crash::late_writes::{LateMedium, LateRequests};
+pub use ends::{End, EndsModel};
 pub use env_number::env_number;
 pub use fault::{Fault, FaultMedium};
 pub use folder::{CrashFolder, FolderImage, FolderOp};
