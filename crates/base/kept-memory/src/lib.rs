@@ -12,18 +12,20 @@
 //!   change. So at any instant every published record is whole.
 //! - A record belongs to one owner in one process. A successor adopts the memory only after its
 //!   predecessor has ended.
-//! - The bytes of a record are wiped when it is dropped, unless its process gave up and left the
-//!   memory to a successor.
+//! - The bytes of a record are wiped when it is dropped, or by a successor if its process died or left
+//!   it to one.
 //! - Only a memory of the same version, owner and layout is adopted, and it cannot shrink.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
+mod errors;
 mod keeper;
 mod layout;
 mod mapping;
 mod memory;
 mod pool;
 
+pub use errors::{not_of_this_disk, used_up};
 pub use keeper::MemoryKeeper;
 pub use layout::PoolLayout;
 pub use memory::KeptMemory;

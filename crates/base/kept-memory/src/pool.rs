@@ -155,6 +155,12 @@ impl KeptRecord {
     pub fn withdraw(&self) {
         self.pool.set_state(self.index, 0);
     }
+
+    /// Leaves the record as it is: a successor finds it if it is published. For a process that ends
+    /// without having used it.
+    pub fn leave(self) {
+        std::mem::forget(self);
+    }
 }
 
 impl Drop for KeptRecord {

@@ -16,8 +16,8 @@
 use crate::address::{SegmentNo, SlotNo};
 use crate::geometry::Params;
 use crate::limits::{HOLE_COST, Limits, MAX_COW_SEGMENTS};
-use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Error, Kind, Result, SEGMENT_BLOCKS};
-use lacuna_kept_memory::{KeptMemory, KeptPool, KeptRecord, PoolLayout};
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Result, SEGMENT_BLOCKS};
+use lacuna_kept_memory::{KeptMemory, KeptPool, KeptRecord, PoolLayout, not_of_this_disk, used_up};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -165,17 +165,4 @@ pub(crate) fn publish_version(record: &KeptRecord, block: BlockAddr, version: u6
     record.words()[0].store(block.0, Ordering::Relaxed);
     record.words()[1].store(version, Ordering::Relaxed);
     record.publish();
-}
-
-/// The error for a record that this disk cannot have.
-pub(crate) fn not_of_this_disk(found: String) -> Error {
-    Error::new(Kind::Corrupt, "the memory of the last server does not fit this disk")
-        .found(found)
-        .expected("writes that the last server acknowledged and did not flush")
-        .hint("writes that were not flushed are lost; check the file system that lies on the disk")
-}
-
-fn used_up() -> Error {
-    Error::new(Kind::Memory, "the memory for writes that are not on the medium yet is used up")
-        .hint("write less at a time, or flush")
 }

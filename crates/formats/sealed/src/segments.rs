@@ -12,13 +12,13 @@ pub(crate) mod remapper;
 pub(crate) mod stream;
 
 use crate::address::{SegmentNo, SlotNo, index_of};
-use crate::kept_writes::{KeptStream, KeptWrites, not_of_this_disk};
+use crate::kept_writes::{KeptStream, KeptWrites};
 use crate::limits::MAX_COW_SEGMENTS;
 use crate::locks::ChunkLocks;
 use crate::map::SegmentMap;
 use crate::segments::cow_segment::{CowSegment, CowSegments, Stream};
 use lacuna_contracts::{BlockAddr, Result};
-use lacuna_kept_memory::KeptRecord;
+use lacuna_kept_memory::{KeptRecord, not_of_this_disk};
 use lacuna_medium::Medium;
 use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 use std::sync::Arc;

@@ -40,7 +40,7 @@ fn a_successor_finds_published_records_only() {
     let mut half = memory.pool(0).take().unwrap();
     half.bytes_mut()[..9].fill(9);
     // The process dies here: nothing is dropped.
-    records.into_iter().chain([half]).for_each(std::mem::forget);
+    records.into_iter().chain([half]).for_each(KeptRecord::leave);
     let successor = adopt(&memory);
     let taken: Vec<KeptRecord> = (0..2).map(|_| successor.pool(0).take().unwrap()).collect();
     assert!(taken.iter().all(|record| record.bytes().iter().all(|byte| *byte == 0)));
