@@ -129,6 +129,7 @@ pub fn open(flash: Arc<RamFlash>, seed: u64) -> Result<FlashDisk> {
         policy: None,
         clock: Arc::new(ManualClock::default()),
         random: Arc::new(SeededRandom::new(seed)),
+        kept: None,
     };
     FlashDisk::open(flash, &params(), &master(), &options)
 }

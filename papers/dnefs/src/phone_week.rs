@@ -79,6 +79,7 @@ impl PhoneDevice {
             policy: None,
             clock: Arc::new(ManualClock::default()),
             random: Arc::new(SeededRandom::new(self.seed + 1000)),
+            kept: None,
         };
         FlashDisk::open(self.flash.clone(), &self.params, &Secret::copy_from(&MASTER), &options).map(Arc::new)
     }

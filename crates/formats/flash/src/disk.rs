@@ -3,6 +3,7 @@
 use crate::checkpoint::{Checkpoints, NewestCheckpoint};
 use crate::header_area::header_lebs;
 use crate::index::Index;
+use crate::kept_writes::KeptWrites;
 use crate::key_storage::KeyStorage;
 use crate::key_storage::purger::{PurgeResult, Purger};
 use crate::log::Log;
@@ -21,6 +22,7 @@ use lacuna_contracts::{
     Setting, Status, StatusItem, closed_error,
 };
 use lacuna_crypto::RandomSource;
+use lacuna_kept_memory::{KeptMemory, PoolLayout};
 use lacuna_nand::{Flash, FlashGeometry, Leb};
 use parking_lot::Mutex;
 use std::ops::Range;
@@ -45,6 +47,10 @@ pub struct OpenOptions {
     pub clock: Arc<dyn Clock>,
     /// The source of all randomness.
     pub random: Arc<dyn RandomSource>,
+    /// Where acknowledged writes are until they are in the log, of the layout that
+    /// [`FlashDisk::kept_layout`] says; the writes of a predecessor are taken over, unless the disk
+    /// is opened read-only. None: memory of this process alone.
+    pub kept: Option<KeptMemory>,
 }
 
 /// An open disk on flash.
@@ -88,13 +94,18 @@ impl FlashDisk {
         parts.checkpoints.write(&parts.log_writer, 0, false)
     }
 
+    /// The layout of the memory for acknowledged writes of a disk that is opened with this budget.
+    pub fn kept_layout(budget: Budget) -> Vec<PoolLayout> {
+        KeptWrites::layout(buffered_blocks(budget))
+    }
+
     /// Opens a disk and replays its log. Finishes an interrupted purge before it returns, unless
     /// the disk is opened read-only. If the purge cannot be finished, the disk opens all the same
     /// and [`PurgeStatus::purge_wanted`] is set. It then takes reads, and writes too if the flash
     /// merely refused a call or a read failed.
     ///
-    /// Errors: [`Kind::Corrupt`] if the newest checkpoint does not verify or the log names things
-    /// that do not exist, [`Kind::Usage`] for parameters that do not fit the flash, and errors that
+    /// Errors: [`Kind::Corrupt`] if the newest checkpoint does not verify, or the log or the kept
+    /// memory names things that do not exist, [`Kind::Usage`] for parameters that do not fit the flash, and errors that
     /// the flash reports.
     pub fn open(
         flash: Arc<dyn Flash>,
@@ -114,10 +125,10 @@ impl FlashDisk {
             parts.start_writing(newest, &replayed, &left).map_err(advise_read_only)?;
         }
         let DiskParts { log, index, keys, log_writer, checkpoints, .. } = parts;
-        let buffer =
-            Arc::new(WriteBuffer::new((options.budget.share(1, 8).get() as usize / BLOCK_SIZE).min(4096)));
+        let buffer = Arc::new(write_buffer(options, params.blocks)?);
         let reader = Arc::new(BlockReader::new(buffer.clone(), index.clone(), log.clone(), keys.clone()));
-        let recoverable = keys.recoverable().max > 0;
+        // Each adopted block may replace one on the flash.
+        let recoverable = keys.recoverable().max > 0 || buffer.len() > 0;
         let account = PurgeStats::new(options.clock.clone(), replayed.epoch, recoverable);
         let writer = Arc::new(DiskWriter::new(
             WriterParts {
@@ -144,7 +155,8 @@ impl FlashDisk {
         let finished = if is_cut { writer.finish_purge() } else { PurgeResult::default() };
         let purging = match options.policy {
             Some(policy) if !options.read_only => {
-                Some(PurgeThread::start(writer.clone(), keys.clone(), policy)?)
+                let started = PurgeThread::start(writer.clone(), keys.clone(), policy);
+                Some(started.inspect_err(|_| buffer.leave())?)
             }
             _ => None,
         };
@@ -391,6 +403,25 @@ impl Disk for FlashDisk {
     fn is_read_only(&self) -> bool {
         self.read_only
     }
+}
+
+/// About the most blocks in the write buffer.
+fn buffered_blocks(budget: Budget) -> usize {
+    (budget.share(1, 8).get() as usize / BLOCK_SIZE).clamp(64, 4096)
+}
+
+/// The write buffer of a disk with `blocks` blocks, with those that a predecessor left: they win
+/// over the log, which was replayed (`kept_writes.rs`).
+fn write_buffer(options: &OpenOptions, blocks: u64) -> Result<WriteBuffer> {
+    let memory = match &options.kept {
+        Some(memory) => memory.clone(),
+        None => KeptMemory::anonymous(&FlashDisk::kept_layout(options.budget))?,
+    };
+    let buffer = WriteBuffer::new(KeptWrites::new(&memory), buffered_blocks(options.budget));
+    if !options.read_only {
+        buffer.adopt(blocks)?;
+    }
+    Ok(buffer)
 }
 
 /// Checks that this is the flash that the disk was made on.

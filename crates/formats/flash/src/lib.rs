@@ -13,6 +13,7 @@
 //!   checkpoints. `reader`: all other threads.
 //! - `purger` ends epochs; `collector` frees erase blocks; `checkpoint` shortens opening;
 //!   `recovery` replays the log.
+//! - `write_buffer`: acknowledged blocks, in records that outlive the process (`kept_writes`).
 //! - `log_writer`: appends nodes and records to the log, in step with index and keys.
 //! - `index`: where each block lies. `key_storage`: the key storage area and the key state map;
 //!   `assignment`: which keys are taken next. `log`: groups of nodes on the flash.
@@ -26,6 +27,8 @@
 //!    from a superseded copy.
 //! 4. After a power cut each block reads as its last flushed version or a later one, and every key
 //!    that is used and not named by the index counts as deleted.
+//! 5. After the death of the process each block reads as its last acknowledged version, if a
+//!    successor has the memory of the disk ([`OpenOptions::kept`]).
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -36,6 +39,7 @@ pub mod fuzzing;
 mod header_area;
 mod ids;
 mod index;
+mod kept_writes;
 mod key_storage;
 mod log;
 mod params;

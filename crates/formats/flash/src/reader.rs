@@ -95,7 +95,7 @@ impl BlockReader {
     /// The place of a block. A pending block or a hole is copied to `out` instead.
     fn place_or_copy(&self, block: u32, out: &mut [u8; BLOCK_SIZE]) -> Result<Option<NodePlace>> {
         if let Some(plain) = self.buffer.get(block) {
-            *out = **plain;
+            out.copy_from_slice(plain.bytes());
             return Ok(None);
         }
         let place = self.index.get(block)?;

@@ -1,50 +1,91 @@
-//! The write buffer: blocks that were acknowledged and are not in the log yet.
+//! The write buffer: blocks that were acknowledged and are not in the log yet. Each is a published
+//! record of the memory that outlives the process (`kept_writes.rs`).
 
-use lacuna_contracts::BLOCK_SIZE;
+use crate::kept_writes::{KeptVersion, KeptWrites, publish_version};
+use lacuna_contracts::{BLOCK_SIZE, Result};
+use lacuna_kept_memory::KeptRecord;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ops::Range;
 use std::sync::Arc;
-use zeroize::Zeroizing;
 
-/// One block.
-pub(crate) type PlainBlock = Arc<Zeroizing<[u8; BLOCK_SIZE]>>;
+/// One block. It is wiped when the last reference is dropped.
+pub(crate) type PlainBlock = Arc<KeptRecord>;
 
 #[derive(Default)]
 struct WriteBufferState {
     pending: BTreeMap<u32, PlainBlock>,
     /// Blocks on their way to the log: still the latest versions unless pending again.
     in_flight: BTreeMap<u32, PlainBlock>,
+    /// The number of the last version of any block.
+    version: u64,
 }
 
 /// The write buffer of a disk.
 pub(crate) struct WriteBuffer {
+    kept: KeptWrites,
     state: Mutex<WriteBufferState>,
     capacity: usize,
 }
 
 impl WriteBuffer {
-    /// A buffer of about `most` blocks.
-    pub(crate) fn new(most: usize) -> WriteBuffer {
-        WriteBuffer { state: Mutex::default(), capacity: most.max(64) }
+    /// A buffer of about `capacity` blocks, in records of the layout for it.
+    pub(crate) fn new(kept: KeptWrites, capacity: usize) -> WriteBuffer {
+        WriteBuffer { kept, state: Mutex::default(), capacity }
+    }
+
+    /// Takes over the blocks that a predecessor left, of each the latest version, as pending ones.
+    /// The disk has `blocks` blocks.
+    ///
+    /// Errors: those of [`KeptWrites::adopt`].
+    pub(crate) fn adopt(&self, blocks: u64) -> Result<()> {
+        let mut left = self.kept.adopt(blocks)?;
+        left.sort_unstable_by_key(|left| (left.block, left.version));
+        let mut state = self.state.lock();
+        for KeptVersion { block, version, record } in left {
+            state.version = state.version.max(version);
+            // An earlier version is withdrawn here.
+            state.pending.insert(block, Arc::new(record));
+        }
+        Ok(())
+    }
+
+    /// Leaves all blocks to a successor, because the disk does not open.
+    pub(crate) fn leave(&self) {
+        std::mem::forget(std::mem::take(&mut *self.state.lock()));
     }
 
     /// Adds blocks. Returns whether it is time to write some.
-    pub(crate) fn put(&self, first: u32, data: &[u8]) -> bool {
-        // Copy in place: moving a block would leave a copy behind.
-        let copy = |data: &[u8; BLOCK_SIZE]| {
-            let mut block = Arc::new(Zeroizing::new([0; BLOCK_SIZE]));
-            Arc::get_mut(&mut block).expect("it has no other owner yet").copy_from_slice(data);
-            block
+    ///
+    /// Errors: those of [`KeptWrites::block`]; nothing was added then.
+    pub(crate) fn put(&self, first: u32, data: &[u8]) -> Result<bool> {
+        let copy = |data: &[u8; BLOCK_SIZE]| -> Result<PlainBlock> {
+            let mut record = self.kept.block()?;
+            record.bytes_mut().copy_from_slice(data);
+            Ok(Arc::new(record))
         };
-        // Copy without the lock. Replaced blocks are zeroed after it is released, too.
-        let mut blocks: Vec<PlainBlock> = data.as_chunks::<BLOCK_SIZE>().0.iter().map(copy).collect();
+        // Copy without the lock. Replaced blocks are wiped after it is released, too.
+        let blocks = data.as_chunks::<BLOCK_SIZE>().0.iter().map(copy).collect::<Result<Vec<_>>>()?;
         let mut replaced = vec![];
         let mut state = self.state.lock();
-        for (block, plain) in (first..).zip(blocks.drain(..)) {
-            replaced.extend(state.pending.insert(block, plain));
+        for (block, plain) in (first..).zip(blocks) {
+            state.version += 1;
+            publish_version(&plain, block, state.version);
+            if let Some(old) = state.pending.insert(block, plain) {
+                // Now, since a reader may hold it for longer.
+                old.withdraw();
+                replaced.push(old);
+            }
         }
-        state.pending.len() >= self.capacity
+        Ok(state.pending.len() >= self.capacity)
+    }
+
+    /// A block that is not in the buffer.
+    ///
+    /// Errors: those of [`KeptWrites::block`].
+    pub(crate) fn block_outside(&self) -> Result<KeptRecord> {
+        self.kept.block()
     }
 
     /// Whether more is pending than possible without failed flushes.
@@ -71,12 +112,16 @@ impl WriteBuffer {
         state.pending.len() + state.in_flight.len()
     }
 
-    /// Drops pending versions of blocks, which a discard supersedes. None is in flight: the caller
-    /// holds the writer's lock.
+    /// Drops pending versions of blocks, which a discard in the log supersedes. None is in flight:
+    /// the caller holds the writer's lock.
     pub(crate) fn drop_pending(&self, first: u32, count: u32) {
         let mut state = self.state.lock();
         let gone: Vec<u32> = state.pending.range(first..first + count).map(|(block, _)| *block).collect();
-        gone.iter().for_each(|block| drop(state.pending.remove(block)));
+        let gone: Vec<PlainBlock> = gone.iter().filter_map(|block| state.pending.remove(block)).collect();
+        withdraw_all(&gone);
+        // Wipe the blocks after the lock is released.
+        drop(state);
+        drop(gone);
     }
 
     /// Takes all pending blocks. They are in flight until [`WriteBuffer::mark_clean`].
@@ -88,20 +133,32 @@ impl WriteBuffer {
         taken
     }
 
-    /// Notes that the index names these blocks now.
+    /// Notes that the log holds these blocks, and that the index names them there.
     pub(crate) fn mark_clean(&self, blocks: impl Iterator<Item = u32>) {
         let mut state = self.state.lock();
-        // Zero the blocks after the lock is released.
-        let landed: Vec<_> = blocks.map(|block| state.in_flight.remove(&block)).collect();
+        let landed: Vec<PlainBlock> = blocks.filter_map(|block| state.in_flight.remove(&block)).collect();
+        withdraw_all(&landed);
         drop(state);
         drop(landed);
     }
 
     /// Makes all blocks in flight pending again.
     pub(crate) fn put_back(&self) {
+        let mut superseded = vec![];
         let mut state = self.state.lock();
         for (block, plain) in std::mem::take(&mut state.in_flight) {
-            state.pending.entry(block).or_insert(plain);
+            match state.pending.entry(block) {
+                Entry::Vacant(entry) => {
+                    entry.insert(plain);
+                }
+                Entry::Occupied(_) => superseded.push(plain),
+            }
         }
+        withdraw_all(&superseded);
     }
+}
+
+/// Makes a successor not find these blocks.
+fn withdraw_all(blocks: &[PlainBlock]) {
+    blocks.iter().for_each(|block| block.withdraw());
 }

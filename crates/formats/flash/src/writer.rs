@@ -21,7 +21,6 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use zeroize::Zeroizing;
 
 /// The state under the writer's lock.
 #[derive(Clone, Copy, Debug)]
@@ -121,7 +120,14 @@ impl DiskWriter {
             // succeeds.
             self.flush()?;
         }
-        let full = self.buffer.put(first, data);
+        let full = match self.buffer.put(first, data) {
+            Err(e) if e.kind() == Kind::Memory => {
+                // Many requests came at once.
+                self.flush()?;
+                self.buffer.put(first, data)?
+            }
+            added => added?,
+        };
         self.purge_stats.note_write();
         let sensitive = self.sensitive_among(first, (data.len() / BLOCK_SIZE) as u32);
         if !sensitive.is_empty() {
@@ -385,11 +391,10 @@ impl PurgeHost for LockedWriter<'_> {
         for part in blocks.chunks(256) {
             let mut plain = Vec::with_capacity(part.len());
             for block in part {
-                let mut bytes = Arc::new(Zeroizing::new([0; BLOCK_SIZE]));
-                let into = Arc::get_mut(&mut bytes).expect("it has no other owner yet");
+                let mut copy = self.writer.buffer.block_outside()?;
                 // An unreadable block keeps its key, so the purge cannot be reported as complete.
-                self.writer.reader.read(*block, &mut into[..])?;
-                plain.push((*block, bytes));
+                self.writer.reader.read(*block, copy.bytes_mut())?;
+                plain.push((*block, Arc::new(copy)));
             }
             self.writer.place_all(self.state, &plain, |_| {})?;
         }

@@ -39,8 +39,14 @@ fn measure(spare: u32) -> Cost {
     let random: Arc<dyn RandomSource> = Arc::new(SeededRandom::new(1));
     FlashDisk::create(&flash, &params, &master, &random).unwrap();
     let clock: Arc<ManualClock> = Arc::default();
-    let options =
-        OpenOptions { budget: Budget::bytes(4 << 20), read_only: false, policy: None, clock, random };
+    let options = OpenOptions {
+        budget: Budget::bytes(4 << 20),
+        read_only: false,
+        policy: None,
+        clock,
+        random,
+        kept: None,
+    };
     let disk = FlashDisk::open(flash, &params, &master, &options).unwrap();
     let data = vec![1; BLOCK_SIZE];
     (0..params.blocks).for_each(|block| disk.write(BlockAddr(block), &data).unwrap());

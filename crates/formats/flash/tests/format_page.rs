@@ -52,6 +52,7 @@ impl SavedChip {
             policy: None,
             clock: Arc::new(ManualClock::default()),
             random,
+            kept: None,
         };
         FlashDisk::open(flash, &self.params, &self.master, &options).unwrap()
     }

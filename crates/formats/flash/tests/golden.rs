@@ -45,6 +45,7 @@ fn open(medium: &Arc<MemoryMedium>, params: &Params, read_only: bool) -> FlashDi
         policy: None,
         clock: Arc::new(ManualClock::default()),
         random: Arc::new(SeededRandom::new(2)),
+        kept: None,
     };
     FlashDisk::open(flash, params, &master(), &options).unwrap()
 }

@@ -51,8 +51,14 @@ fn a_full_disk_with_few_keys_to_spare_takes_overwrites() {
         let random: Arc<dyn RandomSource> = Arc::new(SeededRandom::new(1));
         FlashDisk::create(&flash, &params, &master, &random).unwrap();
         let clock: Arc<ManualClock> = Arc::default();
-        let options =
-            OpenOptions { budget: Budget::bytes(1 << 20), read_only: false, policy: None, clock, random };
+        let options = OpenOptions {
+            budget: Budget::bytes(1 << 20),
+            read_only: false,
+            policy: None,
+            clock,
+            random,
+            kept: None,
+        };
         let disk = FlashDisk::open(flash, &params, &master, &options).unwrap();
         let mut rng = Rng::new(1);
         let mut versions = vec![0u64; params.blocks as usize];

@@ -67,6 +67,7 @@ fn a_page_of_keys_that_reads_as_zeros_once_loses_nothing() {
         policy: None,
         clock: Arc::new(ManualClock::default()),
         random,
+        kept: None,
     };
     let open = || FlashDisk::open(as_flash.clone(), &params, &master, &options).unwrap();
     let content = |block: u64| vec![block as u8 + 1; BLOCK_SIZE];

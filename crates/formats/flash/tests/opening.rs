@@ -41,6 +41,7 @@ fn open_with(
         policy: None,
         clock: Arc::new(ManualClock::default()),
         random: Arc::new(SeededRandom::new(seed)),
+        kept: None,
     };
     (chip, FlashDisk::open(flash, params, &master(), &options))
 }

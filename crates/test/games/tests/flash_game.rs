@@ -89,6 +89,7 @@ fn play(seed: u64, play: PurgeMode, wearing: WearModel) -> (usize, usize) {
         policy: None,
         clock: Arc::new(ManualClock::default()),
         random,
+        kept: None,
     };
     let open = || FlashDisk::open(flash.clone(), &params, &master, &options).unwrap();
     let mut disk = open();

@@ -34,6 +34,7 @@ fn open(medium: Arc<dyn Medium>, params: &Params, read_only: bool, seed: u64) ->
         policy: None,
         clock: Arc::new(ManualClock::default()),
         random: random(seed),
+        kept: None,
     };
     FlashDisk::open(flash_on(medium, seed)?, params, &master(), &options)
 }

@@ -97,7 +97,7 @@ impl LogWriter {
         let mut entries = Vec::with_capacity(blocks.len());
         let sequences = self.first_sequence()..;
         for (at, (((block, plain), out), sequence)) in blocks.iter().zip(nodes).zip(sequences).enumerate() {
-            let entry = fetched.key(at)?.seal(*block, keys[at], sequence, &plain[..], out);
+            let entry = fetched.key(at)?.seal(*block, keys[at], sequence, plain.bytes(), out);
             entries.push(NodeEntry { replaced: replaced[at], ..entry });
         }
         self.log.append(GroupContent::Nodes(entries), bytes)

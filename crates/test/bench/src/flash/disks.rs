@@ -52,7 +52,7 @@ pub(crate) fn master() -> Secret<32> {
 /// The options for opening every disk: it is only purged by calls.
 pub(crate) fn options(budget: Budget, seed: u64) -> OpenOptions {
     let (clock, random) = (Arc::new(ManualClock::default()), Arc::new(SeededRandom::new(seed)));
-    OpenOptions { budget, read_only: false, policy: None, clock, random }
+    OpenOptions { budget, read_only: false, policy: None, clock, random, kept: None }
 }
 
 /// Logical erase blocks on a new chip, in a medium of zeros.
