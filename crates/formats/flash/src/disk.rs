@@ -3,7 +3,7 @@
 use crate::checkpoint::{Checkpoints, NewestCheckpoint};
 use crate::header_area::header_lebs;
 use crate::index::Index;
-use crate::kept_writes::KeptWrites;
+use crate::kept_blocks::KeptBlocks;
 use crate::key_storage::KeyStorage;
 use crate::key_storage::purger::{PurgeResult, Purger};
 use crate::log::Log;
@@ -96,7 +96,7 @@ impl FlashDisk {
 
     /// The layout of the memory for acknowledged writes of a disk that is opened with this budget.
     pub fn kept_layout(budget: Budget) -> Vec<PoolLayout> {
-        KeptWrites::layout(buffered_blocks(budget))
+        KeptBlocks::layout(buffered_blocks(budget))
     }
 
     /// Opens a disk and replays its log. Finishes an interrupted purge before it returns, unless
@@ -105,8 +105,8 @@ impl FlashDisk {
     /// merely refused a call or a read failed.
     ///
     /// Errors: [`Kind::Corrupt`] if the newest checkpoint does not verify, or the log or the kept
-    /// memory names things that do not exist, [`Kind::Usage`] for parameters that do not fit the flash, and errors that
-    /// the flash reports.
+    /// memory names things that do not exist, [`Kind::Usage`] for parameters that do not fit the
+    /// flash, and errors that the flash reports.
     pub fn open(
         flash: Arc<dyn Flash>,
         params: &Params,
@@ -411,13 +411,13 @@ fn buffered_blocks(budget: Budget) -> usize {
 }
 
 /// The write buffer of a disk with `blocks` blocks, with those that a predecessor left: they win
-/// over the log, which was replayed (`kept_writes.rs`).
+/// over the log, which was replayed (`kept_blocks.rs`).
 fn write_buffer(options: &OpenOptions, blocks: u64) -> Result<WriteBuffer> {
     let memory = match &options.kept {
         Some(memory) => memory.clone(),
         None => KeptMemory::anonymous(&FlashDisk::kept_layout(options.budget))?,
     };
-    let buffer = WriteBuffer::new(KeptWrites::new(&memory), buffered_blocks(options.budget));
+    let buffer = WriteBuffer::new(KeptBlocks::new(&memory), buffered_blocks(options.budget));
     if !options.read_only {
         buffer.adopt(blocks)?;
     }

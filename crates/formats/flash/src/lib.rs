@@ -13,7 +13,7 @@
 //!   checkpoints. `reader`: all other threads.
 //! - `purger` ends epochs; `collector` frees erase blocks; `checkpoint` shortens opening;
 //!   `recovery` replays the log.
-//! - `write_buffer`: acknowledged blocks, in records that outlive the process (`kept_writes`).
+//! - `write_buffer`: acknowledged blocks, in records that outlive the process (`kept_blocks`).
 //! - `log_writer`: appends nodes and records to the log, in step with index and keys.
 //! - `index`: where each block lies. `key_storage`: the key storage area and the key state map;
 //!   `assignment`: which keys are taken next. `log`: groups of nodes on the flash.
@@ -39,7 +39,7 @@ pub mod fuzzing;
 mod header_area;
 mod ids;
 mod index;
-mod kept_writes;
+mod kept_blocks;
 mod key_storage;
 mod log;
 mod params;

@@ -1,7 +1,7 @@
 //! The write buffer: blocks that were acknowledged and are not in the log yet. Each is a published
-//! record of the memory that outlives the process (`kept_writes.rs`).
+//! record of the memory that outlives the process (`kept_blocks.rs`).
 
-use crate::kept_writes::{KeptVersion, KeptWrites, publish_version};
+use crate::kept_blocks::{KeptBlock, KeptBlocks, publish_version};
 use lacuna_contracts::{BLOCK_SIZE, Result};
 use lacuna_kept_memory::KeptRecord;
 use parking_lot::Mutex;
@@ -24,26 +24,26 @@ struct WriteBufferState {
 
 /// The write buffer of a disk.
 pub(crate) struct WriteBuffer {
-    kept: KeptWrites,
+    kept: KeptBlocks,
     state: Mutex<WriteBufferState>,
     capacity: usize,
 }
 
 impl WriteBuffer {
     /// A buffer of about `capacity` blocks, in records of the layout for it.
-    pub(crate) fn new(kept: KeptWrites, capacity: usize) -> WriteBuffer {
+    pub(crate) fn new(kept: KeptBlocks, capacity: usize) -> WriteBuffer {
         WriteBuffer { kept, state: Mutex::default(), capacity }
     }
 
     /// Takes over the blocks that a predecessor left, of each the latest version, as pending ones.
     /// The disk has `blocks` blocks.
     ///
-    /// Errors: those of [`KeptWrites::adopt`].
+    /// Errors: those of [`KeptBlocks::adopt`].
     pub(crate) fn adopt(&self, blocks: u64) -> Result<()> {
         let mut left = self.kept.adopt(blocks)?;
         left.sort_unstable_by_key(|left| (left.block, left.version));
         let mut state = self.state.lock();
-        for KeptVersion { block, version, record } in left {
+        for KeptBlock { block, version, record } in left {
             state.version = state.version.max(version);
             // An earlier version is withdrawn here.
             state.pending.insert(block, Arc::new(record));
@@ -58,7 +58,7 @@ impl WriteBuffer {
 
     /// Adds blocks. Returns whether it is time to write some.
     ///
-    /// Errors: those of [`KeptWrites::block`]; nothing was added then.
+    /// Errors: those of [`KeptBlocks::block`]; nothing was added then.
     pub(crate) fn put(&self, first: u32, data: &[u8]) -> Result<bool> {
         let copy = |data: &[u8; BLOCK_SIZE]| -> Result<PlainBlock> {
             let mut record = self.kept.block()?;
@@ -83,7 +83,7 @@ impl WriteBuffer {
 
     /// A block that is not in the buffer.
     ///
-    /// Errors: those of [`KeptWrites::block`].
+    /// Errors: those of [`KeptBlocks::block`].
     pub(crate) fn block_outside(&self) -> Result<KeptRecord> {
         self.kept.block()
     }

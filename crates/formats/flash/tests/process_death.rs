@@ -22,9 +22,9 @@ use std::sync::{Arc, Mutex};
 
 /// The memory as the end of a round left it.
 #[derive(Default)]
-struct LastState(Mutex<Option<KeptMemory>>);
+struct LeftMemory(Mutex<Option<KeptMemory>>);
 
-impl LastState {
+impl LeftMemory {
     /// Keeps the state of the memory, unless the round ended before.
     fn note(&self, memory: &KeptMemory) {
         self.0.lock().unwrap().get_or_insert_with(|| memory.as_if_died().unwrap());
@@ -35,7 +35,7 @@ impl LastState {
 struct DyingChip {
     chip: Arc<SimulatedChip>,
     memory: KeptMemory,
-    last: Arc<LastState>,
+    last: Arc<LeftMemory>,
 }
 
 impl DyingChip {
@@ -72,7 +72,7 @@ impl Chip for DyingChip {
 struct Round {
     chip: Arc<SimulatedChip>,
     memory: KeptMemory,
-    last: Arc<LastState>,
+    last: Arc<LeftMemory>,
 }
 
 impl Round {
@@ -180,34 +180,34 @@ fn check(disk: &FlashDisk, model: &mut EndsModel) -> std::result::Result<(), Str
 }
 
 #[derive(Default)]
-struct Outcome {
+struct History {
     deaths: u64,
     cuts: u64,
     digest: u64,
     lost: Option<String>,
 }
 
-fn simulate(geometry: ChipGeometry, key_len: u8, seed: u64, ends: u64, keeps: bool) -> Outcome {
+fn simulate(geometry: ChipGeometry, key_len: u8, seed: u64, ends: u64, keeps: bool) -> History {
     let mut rng = Rng::new(seed);
     let mut test_disk = TestDisk::new(geometry, WearModel::default(), key_len, 150, seed);
     let mut model = EndsModel::new("the disk", test_disk.params.blocks);
     let layout = FlashDisk::kept_layout(test_disk.options().budget);
     let (mut kept, mut next_stamp) = (None, 0);
-    let (mut outcome, mut digest) = (Outcome::default(), RunDigest::new());
-    while outcome.deaths + outcome.cuts < ends {
+    let (mut history, mut digest) = (History::default(), RunDigest::new());
+    while history.deaths + history.cuts < ends {
         let end = if rng.chance(2, 3) { End::ProcessDeath } else { End::PowerCut };
         let memory = kept.take().unwrap_or_else(|| KeptMemory::anonymous(&layout).unwrap());
         let (round, opened) = Round::begin(&mut test_disk, memory, end, &mut rng);
         match &opened {
             Ok(disk) if !round.chip.is_off() => {
                 if let Err(e) = check(disk, &mut model) {
-                    outcome.lost = Some(e);
+                    history.lost = Some(e);
                     break;
                 }
                 play(disk, &round, &mut model, &mut rng, &mut next_stamp);
             }
             Err(e) if !round.chip.is_off() => {
-                outcome.lost = Some(format!("does not open: {e}"));
+                history.lost = Some(format!("does not open: {e}"));
                 break;
             }
             _ => {}
@@ -217,24 +217,24 @@ fn simulate(geometry: ChipGeometry, key_len: u8, seed: u64, ends: u64, keeps: bo
         model.note_end(end);
         match end {
             End::ProcessDeath => {
-                outcome.deaths += 1;
+                history.deaths += 1;
                 kept = keeps.then_some(left);
             }
-            End::PowerCut => outcome.cuts += 1,
+            End::PowerCut => history.cuts += 1,
         }
     }
-    outcome.digest = digest.0;
-    outcome
+    history.digest = digest.0;
+    history
 }
 
 fn no_end_loses(name: &str, geometry: ChipGeometry, key_len: u8) {
     let (seed, ends) = (env_number("LACUNA_SEED", 1), env_number("LACUNA_CUTS", 200));
-    let outcome = simulate(geometry, key_len, seed, ends, true);
+    let history = simulate(geometry, key_len, seed, ends, true);
     println!(
         "{name}: {} deaths, {} cuts, seed {seed}, digest {:016x}",
-        outcome.deaths, outcome.cuts, outcome.digest
+        history.deaths, history.cuts, history.digest
     );
-    if let Some(lost) = outcome.lost {
+    if let Some(lost) = history.lost {
         panic!("{lost}; LACUNA_SEED={seed} and the same LACUNA_CUTS repeat the run");
     }
 }
@@ -252,8 +252,8 @@ fn neither_deaths_nor_cuts_lose_anything_with_short_keys_and_long_pages() {
 /// The test works: without the memory a death loses writes.
 #[test]
 fn a_death_without_the_memory_is_detected() {
-    let outcome = simulate(SMALL, 32, 1, 100, false);
-    println!("caught: {}", outcome.lost.expect("the simulation must detect lost writes"));
+    let history = simulate(SMALL, 32, 1, 100, false);
+    println!("caught: {}", history.lost.expect("the simulation must detect lost writes"));
 }
 
 #[test]

@@ -219,11 +219,16 @@ pub(crate) fn open_to_serve(
     purging: &PurgingArgs,
 ) -> Result<OpenDisk> {
     let disk = open(key, opening)?;
+    mark_sensitive(&disk, purging);
+    Ok(disk)
+}
+
+/// Marks the sensitive blocks of an open disk.
+pub(crate) fn mark_sensitive(disk: &OpenDisk, purging: &PurgingArgs) {
     let block = BLOCK_SIZE as u64;
     for (from, to) in &purging.sensitive {
         disk.mark_sensitive(from / block..to.div_ceil(block));
     }
-    Ok(disk)
 }
 
 /// The access to the medium for a read-only or a writable disk.

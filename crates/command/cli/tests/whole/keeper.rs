@@ -9,9 +9,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const BLOCKS: u64 = 6000;
 
-/// Starts a server with a keeper, whose process the result holds.
+/// Starts a server of `disk.img` with a keeper, whose process the result holds.
 pub(crate) fn serve_kept(scene: &Scene, options: &[&str]) -> Serving {
-    let args = ["serve", "disk.img", "--socket", "nbd.sock", "--key-file", "key"];
+    serve_location(scene, "disk.img", options)
+}
+
+fn serve_location(scene: &Scene, location: &str, options: &[&str]) -> Serving {
+    let args = ["serve", location, "--socket", "nbd.sock", "--key-file", "key"];
     scene.serve_kept(&mut scene.command(&[&args[..], options].concat()))
 }
 
@@ -23,11 +27,13 @@ pub(crate) fn server_of(keeper: u32) -> Option<u32> {
 
 /// Kills servers while clients write. Each client reconnects at once: its connection waits until
 /// the next server accepts it.
-fn kill_servers(cipher: &str, options: &[&str]) {
+fn kill_servers(location: &str, create: &[&str], options: &[&str]) {
     let kills = env_number("LACUNA_KILLS", 10);
     let seed = env_number("LACUNA_SEED", 1);
-    let scene = Scene::with_disk(&["--size", "96M", "--cipher", cipher]);
-    let serving = serve_kept(&scene, options);
+    let scene = Scene::new();
+    scene.create(location, &[&["--size", "96M"], create].concat()).code(0);
+    let serving = serve_location(&scene, location, options);
+    let what = [create, options].concat().join(" ");
     let (keeper, socket) = (serving.process(), serving.socket.clone());
     let mut writers: Vec<WriteVerifier> = [0..BLOCKS, BLOCKS..2 * BLOCKS, 2 * BLOCKS..3 * BLOCKS]
         .map(|all| WriteVerifier::new("", all, 600))
@@ -50,35 +56,74 @@ fn kill_servers(cipher: &str, options: &[&str]) {
         });
         let mut client = Client::connect(&socket).unwrap();
         for writer in &mut writers {
-            writer.verify(&mut client, &format!("{cipher}, seed {seed}, kill {kill}"));
+            writer.verify(&mut client, &format!("{location} {what}, seed {seed}, kill {kill}"));
         }
         assert!(server_of(keeper).is_some_and(|now| now != server));
     }
     assert_eq!(serving.stop(), 0);
     // Closing made everything durable: the memory is gone, and the blocks are the same.
-    let serving = scene.serve(&[]);
+    let serving = scene.serve_disk(location, &[]);
     let mut client = Client::connect(&serving.socket).unwrap();
     for writer in &mut writers {
-        writer.verify(&mut client, &format!("{cipher}, seed {seed}, closed"));
+        writer.verify(&mut client, &format!("{location} {what}, seed {seed}, closed"));
     }
     drop(client);
     assert_eq!(serving.stop(), 0);
-    scene.lacuna(&["check", "disk.img", "--key-file", "key"]).code(0);
+    scene.lacuna(&["check", location, "--key-file", "key"]).code(0);
 }
 
 #[test]
 fn killed_servers_keep_acknowledged_writes_with_xts_random() {
-    kill_servers("xts-random", &[]);
+    kill_servers("disk.img", &["--cipher", "xts-random"], &[]);
 }
 
 #[test]
 fn killed_servers_keep_acknowledged_writes_with_gcm() {
-    kill_servers("gcm", &["--cache", "2M"]);
+    kill_servers("disk.img", &["--cipher", "gcm"], &["--cache", "2M"]);
 }
 
 #[test]
 fn killed_servers_keep_acknowledged_writes_with_xts() {
-    kill_servers("xts", &["--cache", "8M"]);
+    kill_servers("disk.img", &["--cipher", "xts"], &["--cache", "8M"]);
+}
+
+#[test]
+fn killed_servers_keep_acknowledged_writes_on_flash() {
+    kill_servers("nand:chip.img", &["--chip", "page=2K,pages=32,bad=10"], &["--purge-above", "1M"]);
+}
+
+#[test]
+fn a_killed_server_on_flash_keeps_writes_discards_and_sensitive_places() {
+    let scene = Scene::new();
+    scene.create("nand:chip.img", &["--size", "32M"]).code(0);
+    let options = ["--sensitive", "0-64K", "--purge-period", "0"];
+    let serving = serve_location(&scene, "nand:chip.img", &options);
+    let (keeper, socket) = (serving.process(), serving.socket.clone());
+    let mut client = Client::connect(&socket).unwrap();
+    client.write_at(0, &[4; 4096]).unwrap();
+    client.write_at(1 << 20, &[1; 8192]).unwrap();
+    client.flush().unwrap();
+    client.discard(1 << 20, 4096).unwrap();
+    client.write_at((1 << 20) + 4096, &[2; 8192]).unwrap();
+    client.discard((1 << 20) + 8192, 4096).unwrap();
+    send(Signal::KILL, server_of(keeper).unwrap());
+    let mut client = Client::connect(&socket).unwrap();
+    let expected = [[0_u8; 4096], [2; 4096], [0; 4096]].concat();
+    assert_eq!(client.read_at(1 << 20, 12288).unwrap(), expected);
+    assert_eq!(client.read_at(0, 4096).unwrap(), [4; 4096]);
+    // Not purged yet, and then purged at once by a write to a sensitive place.
+    assert!(recoverable(&scene) > 0);
+    client.write_at(0, &[5; 4096]).unwrap();
+    assert_eq!(recoverable(&scene), 0);
+    drop(client);
+    assert_eq!(serving.stop(), 0);
+}
+
+/// The blocks that are recoverable on the served chip.
+fn recoverable(scene: &Scene) -> u64 {
+    let status = scene.lacuna(&["status", "nand:chip.img", "--json"]).code(0).json();
+    let items = status["servers"][0]["items"].as_array().unwrap();
+    items.iter().find(|item| item["name"] == "recoverable").unwrap()["value"].as_u64().unwrap()
 }
 
 #[test]

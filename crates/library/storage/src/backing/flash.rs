@@ -9,6 +9,7 @@ use lacuna_crypto::{RandomSource, SystemRandom};
 use lacuna_header::Location;
 use lacuna_medium::{Access, FileMedium, LinkPolicy, Medium};
 use lacuna_nand::{ChipGeometry, Flash, FlashGeometry, Mapping, SimulatedChip, UbiVolume, WearModel};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -26,17 +27,25 @@ impl FlashLocation<'_> {
     /// Holds the flash. Errors: [`Kind::Busy`] while another process has it, [`Kind::NotFound`] if
     /// there is none.
     pub(crate) fn hold(self, access: Access) -> Result<HeldDisk> {
+        let (flash, file) = self.open(access)?;
+        Ok(HeldDisk::on_flash(flash, file))
+    }
+
+    /// Holds the flash. Returns it with its file or device, opened as a path only. Errors: those of
+    /// [`FlashLocation::hold`].
+    pub(crate) fn open(self, access: Access) -> Result<(Arc<dyn Flash>, OwnedFd)> {
         match self {
             FlashLocation::Nand(path) => {
                 let medium = FileMedium::open(path, access)?;
                 medium.forget_cached()?;
                 let file = medium.path_only()?;
-                Ok(HeldDisk::on_flash(attach(path, Arc::new(medium))?, file))
+                Ok((attach(path, Arc::new(medium))?, file))
             }
             FlashLocation::Ubi(path) => {
                 let volume = UbiVolume::open(path, access == Access::Read)?;
                 let file = volume.path_only()?;
-                Ok(HeldDisk::on_flash(Arc::new(volume), file))
+                let flash: Arc<dyn Flash> = Arc::new(volume);
+                Ok((flash, file))
             }
         }
     }

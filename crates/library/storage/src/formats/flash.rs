@@ -6,12 +6,14 @@ use crate::format::{
     OpenContext, OpenFormat, Params, Shape,
 };
 use crate::header::header_lease::OpenDiskHeader;
+use crate::opening::kept_memory;
 use crate::resize::grow;
 use crate::size::{human_size, size_in_blocks};
 use lacuna_contracts::{BLOCK_SIZE, Disk, Error, Kind, Result, SystemClock};
 use lacuna_crypto::{RandomSource, SystemRandom};
 use lacuna_flash::{FlashDisk, OpenOptions, Params as FlashParams, VERSION};
 use lacuna_header::FormatId;
+use lacuna_kept_memory::KeptMemory;
 use lacuna_levels::DiskKeys;
 use std::ops::Range;
 use std::sync::Arc;
@@ -34,6 +36,7 @@ impl Format for FlashFormat {
     fn info(&self) -> FormatInfo {
         FormatInfo {
             can_purge: true,
+            keeps_writes: true,
             summary: "One encrypted disk on flash with secure deletion: a purge erases deleted data for good",
             settings: &["spare_permille", "key_bits", "chip"],
             ..FormatInfo::of(FormatId::FLASH, "flash", BackingKind::Flash)
@@ -147,10 +150,19 @@ impl Params for FlashParams {
             policy: with.options.purge_policy,
             clock: Arc::new(SystemClock),
             random: Arc::new(SystemRandom::new()?),
+            kept: memory(self, with)?,
         };
         let disk = FlashDisk::open(Arc::clone(backing.flash()?), self, &with.keys.keys[0], &options)?;
         Ok(Box::new(OpenFlashFormat { disk, write_through: with.options.write_through }))
     }
+}
+
+/// The memory that a keeper holds for the acknowledged writes of a disk. `None`: that of this
+/// process.
+fn memory(params: &FlashParams, with: &OpenContext<'_>) -> Result<Option<KeptMemory>> {
+    let Some(keeper) = with.keeper.filter(|_| !with.options.read_only) else { return Ok(None) };
+    let owner = kept_memory::owner("flash kept memory", &with.keys.keys[0], with.keys.uuid, &params.encode());
+    kept_memory::of_disk(&**keeper, &owner, &FlashDisk::kept_layout(with.options.budget))
 }
 
 /// An open disk on flash.

@@ -5,7 +5,6 @@
 
 pub(crate) mod deniable;
 pub(crate) mod flash;
-mod kept_memory;
 pub(crate) mod levels;
 pub(crate) mod oblivious;
 pub(crate) mod sealed;

@@ -10,13 +10,13 @@
 //! engine adopts the memory that a server left which died.
 
 use crate::format::{OpenContext, OpenFormat, Params};
-use crate::formats::kept_memory::held_memory;
 use crate::header::header_lease::OpenDiskHeader;
 use crate::inspect::damaged_medium::DamagedMedium;
+use crate::opening::kept_memory;
 use crate::opening::open_disk_options::OpenDiskOptions;
 use crate::resize::grow;
 use lacuna_contracts::{BlockAddr, Disk, Extent, Kind, Result, Secret, Status};
-use lacuna_crypto::{SystemRandom, derive, keyed_hash};
+use lacuna_crypto::SystemRandom;
 use lacuna_header::{Uuid, open_by_key};
 use lacuna_kept_memory::{KeptMemory, MemoryKeeper};
 use lacuna_medium::Medium;
@@ -62,9 +62,8 @@ impl EngineOpener {
     fn memory(&self, params: &SealedParams) -> Result<Option<KeptMemory>> {
         let Some(keeper) = self.keeper.as_ref().filter(|_| !self.options.read_only) else { return Ok(None) };
         let layout = SealedDisk::kept_layout(params, self.options.budget);
-        let key = derive(&self.master, "sealed kept memory", &self.uuid);
-        let owner = keyed_hash(&key, &[&params.encode()]);
-        held_memory(&**keeper, &owner, &layout)
+        let owner = kept_memory::owner("sealed kept memory", &self.master, &self.uuid, &params.encode());
+        kept_memory::of_disk(&**keeper, &owner, &layout)
     }
 }
 

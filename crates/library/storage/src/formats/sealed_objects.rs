@@ -3,15 +3,15 @@
 use crate::backing::rados::data_prefix;
 use crate::backing::{Backing, BackingKind, PoolConnection};
 use crate::format::{CreateOptions, Description, Format, FormatInfo, OpenContext, OpenFormat, Params};
-use crate::formats::kept_memory::held_memory;
 use crate::header::header_lease::OpenDiskHeader;
+use crate::opening::kept_memory;
 use crate::resize::grow;
 use crate::size::size_in_blocks;
 use crate::snapshots::Snapshots;
 use lacuna_contracts::{
     BadBlock, BlockAddr, Disk, DiskCheckReport, Error, Hint, Kind, Result, SEGMENT_BLOCKS, Setting,
 };
-use lacuna_crypto::{Cipher, SystemRandom, derive, keyed_hash};
+use lacuna_crypto::{Cipher, SystemRandom};
 use lacuna_header::{FormatId, Uuid};
 use lacuna_kept_memory::KeptMemory;
 use lacuna_levels::DiskKeys;
@@ -121,7 +121,7 @@ impl Params for ObjectParams {
             write_through: with.options.write_through,
             snapshot: connection.location().snapshot().map(str::to_owned),
             random: Arc::new(SystemRandom::new()?),
-            kept: kept_memory(self, with, access)?,
+            kept: memory(self, with, access)?,
         };
         let disk = ObjectDisk::open(connection.stores(uuid)?, self, &keys.keys[0], keys.uuid, options)?;
         Ok(Box::new(OpenObjectsFormat {
@@ -135,16 +135,16 @@ impl Params for ObjectParams {
 
 /// The memory for acknowledged writes: that of the last server, or new memory. `None`: that of this
 /// process.
-fn kept_memory(
+fn memory(
     params: &ObjectParams,
     with: &OpenContext<'_>,
     access: ObjectAccess,
 ) -> Result<Option<KeptMemory>> {
     let Some(keeper) = with.keeper.filter(|_| access == ObjectAccess::Write) else { return Ok(None) };
     let layout = ObjectDisk::kept_layout(params, with.options.budget, with.options.write_through);
-    let key = derive(&with.keys.keys[0], "sealed-objects kept memory", with.keys.uuid);
-    let owner = keyed_hash(&key, &[&ObjectParams::encode(params)]);
-    held_memory(&**keeper, &owner, &layout)
+    let (master, params) = (&with.keys.keys[0], ObjectParams::encode(params));
+    let owner = kept_memory::owner("sealed-objects kept memory", master, with.keys.uuid, &params);
+    kept_memory::of_disk(&**keeper, &owner, &layout)
 }
 
 /// An open disk on objects.

@@ -2,7 +2,7 @@
 //! keys, the place, and the claim, but neither the medium, a connection nor a lock.
 
 use crate::backing::rados::ReconnectInfo;
-use crate::backing::{Backing, FileLocation};
+use crate::backing::{Backing, FileLocation, FlashLocation};
 use crate::format::Params;
 use crate::formats::table;
 use crate::opening::claim::DiskClaim;
@@ -19,9 +19,10 @@ use std::sync::Arc;
 
 /// A disk that can be opened again and again, each time in another process.
 ///
-/// The claim on a disk in a file or on a block device stays with this process, so no other program
-/// opens the disk between two servers. Each server takes the lock of the file itself: it gets the
-/// lock when the last request of its predecessor has ended.
+/// The claim on a disk in a file, on a block device or on flash stays with this process, so no other
+/// program opens the disk between two servers. Each server takes the lock of the file itself, or
+/// opens the UBI volume for writing, which the system allows one process at a time: it gets it when
+/// the last request of its predecessor has ended.
 ///
 /// In a pool each server connects and takes the lock from its dead predecessor, which the cluster
 /// then shuts out. Another client may take it first. A server that continues is refused then.
@@ -50,7 +51,7 @@ impl UnlockedDisk {
     /// Whether servers of this disk keep acknowledged writes in memory that outlives them.
     pub fn keeps_writes(&self) -> bool {
         let can_reopen = match &self.access {
-            DiskAccess::Held(backing) => matches!(backing, Backing::File(_)),
+            DiskAccess::Held(backing) => matches!(backing, Backing::File(_) | Backing::Flash(_)),
             DiskAccess::AfterFork(disk) => disk.pool_location.snapshot().is_none(),
         };
         can_reopen && !self.rescue && self.parameters.format().info().keeps_writes
@@ -102,6 +103,20 @@ impl ReopenableDisk {
         file.try_clone().map(Some).map_err(|e| Error::io("cannot copy the descriptor of the disk", &e))
     }
 
+    /// Holds the file, device or flash behind this descriptor: the path may lead to another file by
+    /// now.
+    fn hold(&self, file: &OwnedFd, access: Access) -> Result<Backing> {
+        let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        let flash = match &self.location {
+            Location::Nand(_) => FlashLocation::Nand(&path),
+            Location::Ubi(_) => FlashLocation::Ubi(&path),
+            Location::Path(_) | Location::Rados { .. } => {
+                return Ok(Backing::File(Arc::new(FileLocation::Named(&path).hold(access)?)));
+            }
+        };
+        flash.open(access).map(|(flash, _)| Backing::Flash(flash))
+    }
+
     /// Holds the medium, and reads the parameters of the disk as they are now. `continues`: an
     /// earlier server of the disk has died and left writes.
     ///
@@ -111,17 +126,13 @@ impl ReopenableDisk {
     pub fn unlock_again(&self, access: Access, continues: bool) -> Result<UnlockedDisk> {
         let naming = |e: Error| e.context(&self.location);
         let backing = match &self.place {
-            ReopenablePlace::File(file) => {
-                // The path may lead to another file by now.
-                let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
-                Backing::File(Arc::new(FileLocation::Named(&path).hold(access).map_err(naming)?))
-            }
+            ReopenablePlace::File(file) => self.hold(file, access).map_err(naming)?,
             // Its errors name the location.
             ReopenablePlace::Pool(disk, id) => {
                 Backing::Pool(disk.connect_in_series(WriterSeries { id: *id, continues })?)
             }
         };
-        let medium = backing.header()?;
+        let medium = backing.header().map_err(naming)?;
         if let Backing::File(file) = &backing {
             forget_cached_header(&**file, self.marks.as_deref()).map_err(naming)?;
         }

@@ -7,8 +7,7 @@ use crate::terminal::console::{self, Console};
 use crate::terminal::progress;
 use crate::verbs::serve::background::{self, ReadyNotifier};
 use crate::verbs::serve::disk_jobs::ServedDisk;
-use crate::verbs::status;
-use crate::verbs::unlock;
+use crate::verbs::{status, unlock};
 use lacuna_daemon::{Identity, KeeperLink, TrackedFile};
 use lacuna_mount::ServerLog;
 use lacuna_nbd::{Listen, Listeners};
@@ -45,6 +44,7 @@ pub(crate) fn serve(
                 unlock::open_kept(key, args.opening.options(false, budget), Some(&holder))
             });
             let disk = Arc::new(opened?);
+            unlock::mark_sensitive(&disk, &args.opening.purging);
             if let Some(note) = disk.note() {
                 console.note(note);
             }

@@ -26,16 +26,16 @@ use std::sync::atomic::Ordering;
 const BLOCKS_IN_FLIGHT: u32 = 1 << 16;
 
 /// The records of a disk.
-pub(crate) struct KeptWrites(Arc<KeptPool>);
+pub(crate) struct KeptBlocks(Arc<KeptPool>);
 
 /// A block's version, as its record says.
-pub(crate) struct KeptVersion {
+pub(crate) struct KeptBlock {
     pub(crate) block: u32,
     pub(crate) version: u64,
     pub(crate) record: KeptRecord,
 }
 
-impl KeptWrites {
+impl KeptBlocks {
     /// The pools for a write buffer of about `capacity` blocks. It may hold twice as many that are
     /// pending, and as many that are on their way to the log.
     pub(crate) fn layout(capacity: usize) -> Vec<PoolLayout> {
@@ -43,8 +43,8 @@ impl KeptWrites {
         vec![PoolLayout { records, words: 2, bytes: BLOCK_SIZE as u32 }]
     }
 
-    pub(crate) fn new(memory: &KeptMemory) -> KeptWrites {
-        KeptWrites(memory.pool(0).clone())
+    pub(crate) fn new(memory: &KeptMemory) -> KeptBlocks {
+        KeptBlocks(memory.pool(0).clone())
     }
 
     /// A record for a block, which is not published.
@@ -58,7 +58,7 @@ impl KeptWrites {
     ///
     /// Errors: [`lacuna_contracts::Kind::Corrupt`] for a block that the disk does not have. All
     /// records stay published then.
-    pub(crate) fn adopt(&self, blocks: u64) -> Result<Vec<KeptVersion>> {
+    pub(crate) fn adopt(&self, blocks: u64) -> Result<Vec<KeptBlock>> {
         let records = self.0.take_adopted();
         let number = |record: &KeptRecord, at: usize| record.words()[at].load(Ordering::Relaxed);
         let unknown = records.iter().map(|record| number(record, 0)).find(|block| *block >= blocks);
@@ -66,7 +66,7 @@ impl KeptWrites {
             records.into_iter().for_each(KeptRecord::leave);
             return Err(not_of_this_disk(format!("block {block}")));
         }
-        let version = |record: KeptRecord| KeptVersion {
+        let version = |record: KeptRecord| KeptBlock {
             // A disk on flash has fewer than 2³¹ blocks.
             block: number(&record, 0) as u32,
             version: number(&record, 1),
