@@ -44,6 +44,7 @@ cuts/object-deaths sealed-objects process_death
 cuts/deniable deniable crash
 cuts/oblivious oblivious crash
 cuts/flash flash crash
+cuts/flash-deaths flash process_death
 cuts/vault-store vault-store store_crash
 cuts/vault vault vault_crash
 lies/header games header_lies

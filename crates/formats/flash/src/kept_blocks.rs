@@ -76,7 +76,7 @@ impl KeptBlocks {
     }
 }
 
-/// Notes which version of which block a record holds, and publishes it.
+/// Notes the block and the version that a record holds, and publishes it.
 pub(crate) fn publish_version(record: &KeptRecord, block: u32, version: u64) {
     record.words()[0].store(block.into(), Ordering::Relaxed);
     record.words()[1].store(version, Ordering::Relaxed);

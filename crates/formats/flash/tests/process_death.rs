@@ -31,7 +31,7 @@ impl LeftMemory {
     }
 }
 
-/// A chip in whose operations the process may die.
+/// A chip. The process may die in its operations.
 struct DyingChip {
     chip: Arc<SimulatedChip>,
     memory: KeptMemory,

@@ -1,4 +1,4 @@
-//! A model of a disk whose process may die and whose power may be cut, in one history.
+//! A model of a disk in one history of deaths of its process and of power cuts.
 
 use crate::versions::DiskModel;
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk};
