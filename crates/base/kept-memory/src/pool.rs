@@ -112,7 +112,7 @@ impl KeptPool {
     }
 
     fn record(self: &Arc<Self>, index: u32) -> KeptRecord {
-        KeptRecord { range: self.owned(index), pool: self.clone(), index }
+        KeptRecord { range: self.owned(index), pool: self.clone(), index, is_left: false }
     }
 
     fn owned(&self, index: u32) -> OwnedRange {
@@ -126,6 +126,8 @@ pub struct KeptRecord {
     pool: Arc<KeptPool>,
     index: u32,
     range: OwnedRange,
+    /// Whether it stays as it is when it is dropped.
+    is_left: bool,
 }
 
 impl KeptRecord {
@@ -156,16 +158,16 @@ impl KeptRecord {
         self.pool.set_state(self.index, 0);
     }
 
-    /// Leaves the record as it is: a successor finds it if it is published. For a process that ends
-    /// without having used it.
-    pub fn leave(self) {
-        std::mem::forget(self);
+    /// Gives the record up as it is: a successor finds it if it is published. For a process that
+    /// ends and could not make its content durable.
+    pub fn leave(mut self) {
+        self.is_left = true;
     }
 }
 
 impl Drop for KeptRecord {
     fn drop(&mut self) {
-        if self.pool.left.load(Ordering::Acquire) {
+        if self.is_left || self.pool.left.load(Ordering::Acquire) {
             return;
         }
         self.withdraw();

@@ -155,8 +155,7 @@ impl FlashDisk {
         let finished = if is_cut { writer.finish_purge() } else { PurgeResult::default() };
         let purging = match options.policy {
             Some(policy) if !options.read_only => {
-                let started = PurgeThread::start(writer.clone(), keys.clone(), policy);
-                Some(started.inspect_err(|_| buffer.leave())?)
+                Some(PurgeThread::start(writer.clone(), keys.clone(), policy)?)
             }
             _ => None,
         };
@@ -417,7 +416,8 @@ fn write_buffer(options: &OpenOptions, blocks: u64) -> Result<WriteBuffer> {
         Some(memory) => memory.clone(),
         None => KeptMemory::anonymous(&FlashDisk::kept_layout(options.budget))?,
     };
-    let buffer = WriteBuffer::new(KeptBlocks::new(&memory), buffered_blocks(options.budget));
+    let (kept, capacity) = (KeptBlocks::new(&memory), buffered_blocks(options.budget));
+    let buffer = WriteBuffer::new(kept, capacity, options.kept.is_some());
     if !options.read_only {
         buffer.adopt(blocks)?;
     }

@@ -16,6 +16,7 @@
 //!   one to the log, and before it acknowledges a discard. So the records win over the log.
 //! - A record is wiped when its last reader drops it, or by the successor if the process died
 //!   before. Nothing is published when a purge returns, except later writes.
+//! - Blocks that a disk could not write to the log stay published when it is dropped.
 
 use lacuna_contracts::{BLOCK_SIZE, Result};
 use lacuna_kept_memory::{KeptMemory, KeptPool, KeptRecord, PoolLayout, not_of_this_disk, used_up};

@@ -27,12 +27,15 @@ pub(crate) struct WriteBuffer {
     kept: KeptBlocks,
     state: Mutex<WriteBufferState>,
     capacity: usize,
+    /// Whether the memory outlives this process.
+    outlives: bool,
 }
 
 impl WriteBuffer {
-    /// A buffer of about `capacity` blocks, in records of the layout for it.
-    pub(crate) fn new(kept: KeptBlocks, capacity: usize) -> WriteBuffer {
-        WriteBuffer { kept, state: Mutex::default(), capacity }
+    /// A buffer of about `capacity` blocks, in records of the layout for it. `outlives`: their
+    /// memory outlives this process.
+    pub(crate) fn new(kept: KeptBlocks, capacity: usize, outlives: bool) -> WriteBuffer {
+        WriteBuffer { kept, state: Mutex::default(), capacity, outlives }
     }
 
     /// Takes over the blocks that a predecessor left, of each the latest version, as pending ones.
@@ -49,11 +52,6 @@ impl WriteBuffer {
             state.pending.insert(block, Arc::new(record));
         }
         Ok(())
-    }
-
-    /// Leaves all blocks to a successor, because the disk does not open.
-    pub(crate) fn leave(&self) {
-        std::mem::forget(std::mem::take(&mut *self.state.lock()));
     }
 
     /// Adds blocks. Returns whether it is time to write some.
@@ -155,6 +153,18 @@ impl WriteBuffer {
             }
         }
         withdraw_all(&superseded);
+    }
+}
+
+impl Drop for WriteBuffer {
+    /// Leaves blocks that did not reach the log to a successor: the disk could not be opened, or
+    /// not be closed.
+    fn drop(&mut self) {
+        if self.outlives {
+            let WriteBufferState { pending, in_flight, .. } = std::mem::take(self.state.get_mut());
+            let left = pending.into_values().chain(in_flight.into_values());
+            left.filter_map(Arc::into_inner).for_each(KeptRecord::leave);
+        }
     }
 }
 

@@ -343,6 +343,26 @@ fn adopted_writes_win_over_the_log_and_count_as_recoverable() {
 }
 
 #[test]
+fn a_disk_that_cannot_be_closed_leaves_its_writes() {
+    let mut test_disk = TestDisk::small(6);
+    let memory = new_memory(&test_disk);
+    let opened = test_disk.flash();
+    let options = OpenOptions { kept: Some(memory.clone()), ..test_disk.options() };
+    let disk = FlashDisk::open(opened.1, &test_disk.params, &master(), &options).unwrap();
+    write(&disk, 3, 2, 1).unwrap();
+    opened.0.switch_off();
+    assert!(disk.close().is_err());
+    drop(disk);
+    assert_eq!(published(&memory), [(3, 1), (4, 1)]);
+    let left = memory.as_if_died().unwrap();
+    let disk = open_kept(&mut test_disk, &left).unwrap();
+    disk.close().unwrap();
+    drop(disk);
+    assert!(published(&left).is_empty());
+    assert_eq!(read(&test_disk.open(), 4), run_content(4, 1, 1));
+}
+
+#[test]
 fn records_of_another_disk_are_refused_and_stay() {
     let mut test_disk = TestDisk::small(5);
     let memory = new_memory(&test_disk);
