@@ -144,7 +144,7 @@ fn a_sealed_disk_that_keeps_cached_slots_reads_the_rest_from_the_medium() {
     drop(disk);
     let mut entry = [0; 8];
     failing.read_at(g.map, &mut entry).unwrap();
-    let slot = g.data + (u64::from_le_bytes(entry) - 1) * g.stride;
+    let slot = g.data_of((u64::from_le_bytes(entry) - 1) as u32);
 
     // Both retired records, the first batch, and the map.
     [g.journal, g.journal + 4096, g.journal + 8192, g.map].iter().for_each(|at| falsify(&failing, *at));

@@ -198,7 +198,8 @@ impl Play {
         let medium = FaultMedium::new(self.medium.clone());
         let touched = self.medium.image();
         let reserved = 0..g.data / lacuna_sim::PAGE_SIZE;
-        medium.add_quota(g.data + g.stride / 10 * tenths, touched.written_pages().chain(reserved));
+        let slot_len = SEGMENT_BLOCKS * BLOCK_SIZE as u64;
+        medium.add_quota(g.data + slot_len / 10 * tenths, touched.written_pages().chain(reserved));
         Arc::new(medium)
     }
 

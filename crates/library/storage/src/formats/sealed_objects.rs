@@ -135,11 +135,7 @@ impl Params for ObjectParams {
 
 /// The memory for acknowledged writes: that of the last server, or new memory. `None`: that of this
 /// process.
-fn memory(
-    params: &ObjectParams,
-    with: &OpenContext<'_>,
-    access: ObjectAccess,
-) -> Result<Option<KeptMemory>> {
+fn memory(params: &ObjectParams, with: &OpenContext<'_>, access: ObjectAccess) -> Result<Option<KeptMemory>> {
     let Some(keeper) = with.keeper.filter(|_| access == ObjectAccess::Write) else { return Ok(None) };
     let layout = ObjectDisk::kept_layout(params, with.options.budget, with.options.write_through);
     let (master, params) = (&with.keys.keys[0], ObjectParams::encode(params));
