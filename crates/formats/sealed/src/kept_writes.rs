@@ -16,7 +16,7 @@
 use crate::address::{SegmentNo, SlotNo};
 use crate::geometry::Params;
 use crate::limits::{HOLE_COST, Limits, MAX_COW_SEGMENTS};
-use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Result, SEGMENT_BLOCKS};
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Error, Result, SEGMENT_BLOCKS};
 use lacuna_kept_memory::{KeptMemory, KeptPool, KeptRecord, PoolLayout, not_of_this_disk, used_up};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

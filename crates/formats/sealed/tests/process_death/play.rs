@@ -4,7 +4,7 @@ use crate::dying_medium::{DyingMedium, LastState, ReadFailures, arm, open_kept};
 use crate::fixture::random_work::BLOCKS;
 use crate::fixture::{create, options, params};
 use crate::models::Models;
-use lacuna_contracts::{Disk, Error, Kind};
+use lacuna_contracts::{BLOCK_SIZE, Disk, Error, Kind, SEGMENT_BLOCKS};
 use lacuna_crypto::Cipher;
 use lacuna_kept_memory::{KeptMemory, PoolLayout};
 use lacuna_medium::Medium;

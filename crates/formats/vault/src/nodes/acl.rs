@@ -385,7 +385,7 @@ mod tests {
         let key = tables::xattr(directory, ACL_DEFAULT_XATTR);
         vault.contents().namespace.put(&key, Some(&list[1..]));
         let bad = vault.check(&mut |_, _| {}).unwrap().bad;
-        assert_eq!((bad.len(), bad[0].path.as_str()), (1, "/directory"));
+        assert_eq!((bad.len(), bad[0].path.to_str()), (1, Some("/directory")));
         let make = || vault.create_node(directory, b"file", NewNode::File, 0o644, 0, 0);
         assert!(matches!(make().unwrap_err(), FsError::Storage(e) if e.kind() == Kind::Corrupt));
         vault.remove_xattr(directory, ACL_DEFAULT_XATTR).unwrap();

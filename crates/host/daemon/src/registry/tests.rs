@@ -187,8 +187,8 @@ fn a_dead_server_with_a_keeper_stays_until_the_keeper_has_ended() {
     let keeper = KeeperId::of(process.id()).unwrap();
     assert!(keeper.is_some());
     let of = |pid: u32| Record {
-        keeper,
         pid,
+        keeper,
         ..record("/a.img", FrontEnd::Nbd { uris: Vec::new() }, FileIdentity::Unknown)
     };
     let served = Instance::of_server(base.path(), "/a.img").unwrap();

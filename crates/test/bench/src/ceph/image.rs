@@ -88,13 +88,13 @@ impl CephImage {
     }
 
     /// The command that serves the image on `socket`.
-    pub(crate) fn serve(self, work: &Workspace, cluster: &BenchCluster, socket: &Path) -> Command {
-        match self {
+    pub(crate) fn serve(self, work: &Workspace, cluster: &BenchCluster, socket: &Path) -> Result<Command> {
+        Ok(match self {
             CephImage::Lacuna { .. } => {
                 let mut command = Command::new(&work.lacuna);
                 command.args(["serve", &self.location(), "--socket"]).arg(socket);
                 command.arg("--key-file").arg(work.key_file()).arg("--ceph-conf").arg(&cluster.conf);
-                command.args(work.alone);
+                command.args(work.alone()?);
                 command
             }
             CephImage::RbdLuks => {
@@ -108,7 +108,7 @@ impl CephImage {
                 ));
                 command
             }
-        }
+        })
     }
 
     /// Removes the image.

@@ -147,7 +147,7 @@ impl<'w> Images<'w> {
         self.made.push(image);
         image.create(self.work, self.cluster, size).map_err(|e| e.context(image.name()))?;
         let socket = self.work.path(&format!("{}.socket", image.name().replace(' ', "-")));
-        RunningServer::start(self.work, &mut image.serve(self.work, self.cluster, &socket), &socket)
+        RunningServer::start(self.work, &mut image.serve(self.work, self.cluster, &socket)?, &socket)
             .map_err(|e| e.context(image.name()))
     }
 
