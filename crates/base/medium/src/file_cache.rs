@@ -3,6 +3,7 @@
 
 use crate::block_device;
 use rustix::fs::{Advice, fadvise, fstatfs};
+use rustix::param::page_size;
 use rustix::time::{ClockId, clock_gettime};
 use std::fs::File;
 use std::io::Result;
@@ -15,9 +16,9 @@ use std::time::Duration;
 /// f2fs. Elsewhere another machine or a server may change a file (NFS, FUSE, GFS2, OCFS2), or no
 /// page can be dropped (tmpfs).
 const OF_THIS_MACHINE: [u64; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010];
-/// The largest piece of a file in the cache, in bytes, with pages of 4 KiB. A piece begins at a
-/// multiple of its length, and the system drops whole pieces only.
-const LARGEST_PIECE: u64 = 2 << 20;
+/// Bytes of an entry in a page table. The largest piece of a file in the cache has as many pages as
+/// a page has entries.
+const TABLE_ENTRY: u64 = 8;
 /// How often to look whether the clock of changes has gone on, and the pause between. Together they
 /// are longer than the longest tick (10 ms).
 const TICK_TRIES: usize = 20;
@@ -65,17 +66,44 @@ impl FileStamp {
     }
 }
 
+/// The largest part of `kept` that consists of whole pieces, with pages of `page` bytes. A piece
+/// begins at a multiple of its length, and the system drops whole pieces only: one across the start
+/// of `kept` would keep what lies before.
+fn whole_pieces(kept: &Range<u64>, page: u64) -> Range<u64> {
+    let piece = page * (page / TABLE_ENTRY);
+    kept.start.next_multiple_of(piece)..kept.end / piece * piece
+}
+
 /// Drops the cached pages of a file or device, except those of whole pieces of a file in `kept`.
 /// Dirty pages stay, and pages that a program has mapped.
 pub(crate) fn drop_pages(file: &File, is_device: bool, kept: &Range<u64>) -> Result<()> {
-    let (start, end) = (kept.start.div_ceil(LARGEST_PIECE), kept.end / LARGEST_PIECE);
-    if is_device || start >= end {
+    if is_device || kept.is_empty() {
         fadvise(file, 0, None, Advice::DontNeed)?;
         return if is_device { block_device::drop_cache(file) } else { Ok(()) };
     }
-    if let Some(len) = NonZeroU64::new(start * LARGEST_PIECE) {
+    let kept = whole_pieces(kept, page_size() as u64);
+    if kept.is_empty() {
+        fadvise(file, 0, None, Advice::DontNeed)?;
+        return Ok(());
+    }
+    if let Some(len) = NonZeroU64::new(kept.start) {
         fadvise(file, 0, Some(len), Advice::DontNeed)?;
     }
-    fadvise(file, end * LARGEST_PIECE, None, Advice::DontNeed)?;
+    fadvise(file, kept.end, None, Advice::DontNeed)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn larger_pages_make_larger_pieces() {
+        const MIB: u64 = 1 << 20;
+        let kept = 11 * MIB..1100 * MIB;
+        assert_eq!(whole_pieces(&kept, 4 << 10), 12 * MIB..1100 * MIB);
+        assert_eq!(whole_pieces(&kept, 16 << 10), 32 * MIB..1088 * MIB);
+        assert_eq!(whole_pieces(&kept, 64 << 10), 512 * MIB..1024 * MIB);
+        assert!(whole_pieces(&(MIB..3 * MIB), 4 << 10).is_empty());
+    }
 }
