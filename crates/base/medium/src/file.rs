@@ -52,8 +52,10 @@ pub struct FileMedium {
     updates_atime: bool,
     /// Whether the file is fully allocated and stays so.
     keeps_allocation: AtomicBool,
-    /// Whether a sync has failed: the cache may then have pages that the medium does not have.
-    sync_failed: AtomicBool,
+    /// Whether a sync has failed: the cache may then have pages that the medium does not have. All
+    /// handles on the medium share it, because the system tells the failure of a device to write its
+    /// own cache to the caller of that sync alone.
+    sync_failed: Arc<AtomicBool>,
     direct: DirectReader,
     discreet: DontCacheReader,
 }
@@ -129,7 +131,7 @@ impl FileMedium {
     fn of_file(mut file: File, path: PathBuf, device: bool, updates_atime: bool) -> std::io::Result<Self> {
         let len = AtomicU64::new(file.seek(SeekFrom::End(0))?);
         let (keeps_allocation, direct) = (AtomicBool::new(false), DirectReader::default());
-        let (sync_failed, discreet) = (AtomicBool::new(false), DontCacheReader::default());
+        let (sync_failed, discreet) = (Arc::default(), DontCacheReader::default());
         Ok(FileMedium {
             file,
             path,
@@ -179,7 +181,8 @@ impl FileMedium {
         let medium = FileMedium::of_file(file, self.path.clone(), self.device, touches)?;
         let keeps_allocation = AtomicBool::new(self.keeps_allocation.load(Ordering::Relaxed));
         let direct = DirectReader::for_other_handle(&self.direct);
-        Ok(FileMedium { keeps_allocation, direct, ..medium })
+        let sync_failed = Arc::clone(&self.sync_failed);
+        Ok(FileMedium { keeps_allocation, sync_failed, direct, ..medium })
     }
 
     /// Opens the file through `/proc/self/fd`, since its path may lead elsewhere by now.
