@@ -48,7 +48,9 @@ pub(crate) fn run(args: &CreateArgs, console: Console) -> Result<()> {
         format!("ID {}", created.id),
         format!("trying a passphrase costs {}", cost::to_text(&created.header.cost)),
     ])?;
-    let device_uses = device_len(&args.location).map(|len| uses(&disk, len));
+    // A disk that was given all of the device leaves nothing, except the rest of a segment.
+    let end = |len: u64| args.size.map_or(len, |_| created.parameters.medium_len().min(len));
+    let device_uses = device_len(&args.location).map(|len| uses(&disk, end(len), len));
     device_uses.map_or(Ok(()), |uses| console.done(&uses))
 }
 
@@ -59,32 +61,38 @@ fn device_len(location: &Location) -> Option<u64> {
     File::open(path).and_then(|mut device| device.seek(SeekFrom::End(0))).ok()
 }
 
-/// The share of a device that the disk gets, and the uses of the rest, on a line of its own.
-fn uses(disk: &Description, device: u64) -> String {
+/// The share of a device that the disk gets, and the uses of the rest, on a line of its own. The
+/// bytes from `end` on are not used.
+fn uses(disk: &Description, end: u64, device: u64) -> String {
     let number = |name: &str| {
         let value = disk.details.iter().find(|detail| detail.name == name)?.value;
         if let DetailValue::Number(number) = value { Some(number) } else { None }
     };
     let (whole, percent) = (human_size(device), 100.0 * disk.size as f64 / device as f64);
+    let unused = match device - end {
+        0 => String::new(),
+        unused => format!("; {} of it are not used", human_size(unused)),
+    };
     if disk.hidden_sizes.is_some() {
         // Deniability contract: the text does not depend on the number of levels created.
         return format!(
-            "of {whole} on the device level 0 gets {percent:.1}%; the rest is for hidden levels, whether there are \
-             any or not, and for spare room"
+            "of {whole} on the device level 0 gets {percent:.1}%{unused}; the rest is for hidden levels, whether \
+             there are any or not, and for spare room"
         );
     }
-    let gets = format!("of {whole} on the device the disk gets {percent:.1}%");
+    let gets = format!("of {whole} on the device the disk gets {percent:.1}%{unused}");
     let (Some(journal), Some(data_offset)) = (number("ring"), number("data_offset")) else { return gets };
-    let [journal, map, tags] = shares(device, disk.size, journal, data_offset).map(human_size);
+    let [journal, map, tags] = shares(end, disk.size, journal, data_offset).map(human_size);
     format!(
         "{gets}; journal {journal}, spare segments and tags {tags}, header and map with room to grow {map}"
     )
 }
 
-/// The bytes of a device for the journal, for the header and the map, and for the rest.
-fn shares(device: u64, size: u64, journal: u64, data_offset: u64) -> [u64; 3] {
+/// The bytes of the first `len` of a device for the journal, for the header and the map, and for
+/// the rest.
+fn shares(len: u64, size: u64, journal: u64, data_offset: u64) -> [u64; 3] {
     let map = data_offset.saturating_sub(journal);
-    [journal, map, device.saturating_sub(size.saturating_add(journal).saturating_add(map))]
+    [journal, map, len.saturating_sub(size.saturating_add(journal).saturating_add(map))]
 }
 
 fn shape(args: &CreateArgs) -> Shape {
@@ -152,16 +160,25 @@ mod tests {
             ..Description::of((968 << 20) / 4096, 0)
         };
         assert_eq!(
-            uses(&sealed, 1 << 30),
+            uses(&sealed, 1 << 30, 1 << 30),
             "of 1 GiB on the device the disk gets 94.5%; journal 20 MiB, spare segments and tags 34 MiB, header \
              and map with room to grow 2 MiB"
         );
+        // With a size that was given, the end of the device is neither spare room nor tags.
+        let small = uses(&sealed, 1 << 30, 4 << 30);
+        assert!(
+            small.starts_with("of 4 GiB on the device the disk gets 23.6%; 3 GiB of it are not used; "),
+            "{small}"
+        );
+        assert!(small.contains("spare segments and tags 34 MiB,"), "{small}");
         let with_levels =
             Description { hidden_sizes: Some(vec![1 << 30]), ..Description::of((2 << 30) / 4096, 0) };
-        let words = uses(&with_levels, 4 << 30);
+        let words = uses(&with_levels, 4 << 30, 4 << 30);
         assert!(words.starts_with("of 4 GiB on the device level 0 gets 50.0%; the rest is for"), "{words}");
+        let small = uses(&with_levels, 4 << 30, 8 << 30);
+        assert!(small.contains(" gets 25.0%; 4 GiB of it are not used; the rest is for"), "{small}");
         assert_eq!(
-            uses(&Description::of((3 << 30) / 4096, 0), 4 << 30),
+            uses(&Description::of((3 << 30) / 4096, 0), 4 << 30, 4 << 30),
             "of 4 GiB on the device the disk gets 75.0%"
         );
     }
