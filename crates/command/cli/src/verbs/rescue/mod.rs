@@ -80,7 +80,7 @@ pub(crate) fn run(args: &RescueArgs, console: Console) -> Result<()> {
     let doubt = Doubt::of(&disk);
     let copied = console::combine(copied, disk.close())?;
     let CopyResult { kept, report: DiskCheckReport { good, unwritten, bad } } = copied;
-    doubt.print_notes(console);
+    doubt.notes().iter().for_each(|note| console.note(note));
     let verdict = verdict(args, bad, &doubt);
     if args.json {
         let mut paths = json!({});
@@ -225,22 +225,25 @@ impl Doubt {
         }
     }
 
-    fn print_notes(&self, console: Console) {
+    fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
         if self.journal_damaged {
-            console.note(JOURNAL);
+            notes.push(JOURNAL.to_owned());
         }
         if let Some(name) = &self.rollback {
-            console.note(&format!(
+            notes.push(format!(
                 "a rollback to the snapshot {name} was interrupted: some segments of the image are as they were before \
                  the rollback, and some as in the snapshot"
             ));
         }
         if let Some(why) = &self.table_error {
-            console.note(&format!(
-                "the snapshots of the disk are lost ({why}); if a rollback to one of them was interrupted, some segments of \
-                 the image are as they were before it, and some as in the snapshot"
+            // The table may be whole where a cluster did not answer in time.
+            notes.push(format!(
+                "the table of snapshots cannot be used ({why}), so no snapshot can be read; if a rollback to one of them \
+                 was interrupted, some segments of the image are as they were before it, and some as in the snapshot"
             ));
         }
+        notes
     }
 }
 
@@ -258,4 +261,19 @@ fn verdict(args: &RescueArgs, bad: u64, doubt: &Doubt) -> Result<()> {
          then check the file system in it before you use it: blocks that cannot be read are zeros there. \
          Restore them from a backup",
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_that_cannot_be_read_now_is_not_called_lost() {
+        let doubt = Doubt { journal_damaged: false, table_error: Some("no answer".into()), rollback: None };
+        let notes = doubt.notes();
+        let [note] = &notes[..] else { panic!("{notes:?}") };
+        assert!(note.starts_with("the table of snapshots cannot be used (no answer), so no"), "{note}");
+        assert!(!note.contains("lost"), "{note}");
+        assert!(Doubt { table_error: None, ..doubt }.notes().is_empty());
+    }
 }
