@@ -12,8 +12,8 @@
 //!   change. So at any instant every published record is whole.
 //! - A record belongs to one owner in one process. A successor adopts the memory only after its
 //!   predecessor has ended.
-//! - The bytes of a record are wiped when it is dropped, or by a successor if its process died or left
-//!   it to one.
+//! - The bytes of a record are wiped when it is dropped, or by a successor if its process died or
+//!   left it to one.
 //! - Only a memory of the same version, owner and layout is adopted, and it cannot shrink.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]

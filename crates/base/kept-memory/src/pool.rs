@@ -120,8 +120,8 @@ impl KeptPool {
     }
 }
 
-/// A record with its owner. It is withdrawn and wiped when it is dropped, unless the memory was left
-/// to a successor.
+/// A record with its owner. It is withdrawn and wiped when it is dropped, unless the memory was
+/// left to a successor.
 pub struct KeptRecord {
     pool: Arc<KeptPool>,
     index: u32,

@@ -58,9 +58,9 @@ pub(crate) struct CloseArgs {
     #[arg(long, requires = "all")]
     pub all_users: bool,
     /// Also close a disk that clients use over NBD: they are cut off. Without this, such a disk
-    /// stays open (exit code 5), as does a mount in use, which --force does not close. A server of a
-    /// served disk that does not answer is killed: its keeper starts another one, which closes the
-    /// disk; without a keeper, writes that were not flushed are lost
+    /// stays open (exit code 5), as does a mount in use, which --force does not close. A server of
+    /// a served disk that does not answer is killed: its keeper starts another one, which closes
+    /// the disk; without a keeper, writes that were not flushed are lost
     #[arg(long)]
     pub force: bool,
     /// Also close a disk with a file that was deleted while the disk was open: its data is lost

@@ -1,5 +1,5 @@
-//! Clients of QEMU, which reconnect by themselves (`reconnect-delay`), while the servers of a keeper
-//! are killed: `qemu-io`, fio through `qemu-nbd`, and a mounted ext4 on a file of
+//! Clients of QEMU, which reconnect by themselves (`reconnect-delay`), while the servers of a
+//! keeper are killed: `qemu-io`, fio through `qemu-nbd`, and a mounted ext4 on a file of
 //! `qemu-storage-daemon`. fio's own NBD engine does not reconnect.
 
 use crate::clients::has_fio_with_nbd;

@@ -37,7 +37,7 @@ enum Stage {
     Dead,
 }
 
-struct Threads {
+struct ThreadStates {
     stage: Stage,
     events: DeathEvents,
     /// The threads that work, stopped ones too.
@@ -48,18 +48,18 @@ struct Threads {
 
 /// Lets a process die.
 pub(crate) struct Standstill {
-    threads: Mutex<Threads>,
+    threads: Mutex<ThreadStates>,
     changed: Condvar,
 }
 
 impl Standstill {
     /// A process that lives, without threads that work.
     pub(crate) fn new(events: DeathEvents) -> Self {
-        let threads = Threads { stage: Stage::Alive(u64::MAX), events, working: 0, stopped: 0 };
+        let threads = ThreadStates { stage: Stage::Alive(u64::MAX), events, working: 0, stopped: 0 };
         Standstill { threads: Mutex::new(threads), changed: Condvar::new() }
     }
 
-    fn threads(&self) -> MutexGuard<'_, Threads> {
+    fn threads(&self) -> MutexGuard<'_, ThreadStates> {
         self.threads.lock().unwrap()
     }
 
@@ -95,7 +95,7 @@ impl Standstill {
 
     /// Passes an event, unless the thread stops at it until the process is dead. `counts`: whether
     /// the process may begin to die there.
-    fn pass(&self, mut state: MutexGuard<'_, Threads>, counts: bool) {
+    fn pass(&self, mut state: MutexGuard<'_, ThreadStates>, counts: bool) {
         let stage = state.stage;
         match stage {
             Stage::Alive(0) if counts => state.stage = Stage::Dying,
@@ -109,19 +109,19 @@ impl Standstill {
         }
         state.stopped += 1;
         self.changed.notify_all();
-        let is_stopped = |state: &mut Threads| matches!(state.stage, Stage::Dying | Stage::Still);
+        let is_stopped = |state: &mut ThreadStates| matches!(state.stage, Stage::Dying | Stage::Still);
         drop(self.changed.wait_while(state, is_stopped).unwrap());
     }
 
     /// Waits until the process dies or its threads have ended, and all of them stand still.
     pub(crate) fn wait(&self) {
-        let lives = |state: &mut Threads| state.working > 0 && matches!(state.stage, Stage::Alive(_));
+        let lives = |state: &mut ThreadStates| state.working > 0 && matches!(state.stage, Stage::Alive(_));
         let mut state = self.changed.wait_while(self.threads(), lives).unwrap();
         state.stage = Stage::Dying;
         let mut moves = true;
         while moves && state.stopped < state.working {
             let before = (state.working, state.stopped);
-            let is_same = |state: &mut Threads| (state.working, state.stopped) == before;
+            let is_same = |state: &mut ThreadStates| (state.working, state.stopped) == before;
             let (now, waited) = self.changed.wait_timeout_while(state, SETTLED, is_same).unwrap();
             state = now;
             moves = !waited.timed_out();

@@ -416,11 +416,8 @@ impl FileContents {
         self.failed.fetch_add(1, Ordering::Relaxed);
         let path = paths::path_from(&self.inodes, &self.namespace, inode.ino, record.parent);
         let backing = self.store.object_name(ObjectId(record.object));
-        self.services.log(&format!(
-            "block {block} of {} (backing file {backing}) cannot be read: {}",
-            path.display(),
-            error.summary()
-        ));
+        let (path, why) = (path.display(), error.summary());
+        self.services.log(&format!("block {block} of {path} (backing file {backing}) cannot be read: {why}"));
     }
 }
 

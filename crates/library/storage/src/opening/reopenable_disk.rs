@@ -19,10 +19,10 @@ use std::sync::Arc;
 
 /// A disk that can be opened again and again, each time in another process.
 ///
-/// The claim on a disk in a file, on a block device or on flash stays with this process, so no other
-/// program opens the disk between two servers. Each server takes the lock of the file itself, or
-/// opens the UBI volume for writing, which the system allows one process at a time: it gets it when
-/// the last request of its predecessor has ended.
+/// The claim on a disk in a file, on a block device or on flash stays with this process, so no
+/// other program opens the disk between two servers. Each server takes the lock of the file itself,
+/// or opens the UBI volume for writing, which the system allows one process at a time: it gets it
+/// when the last request of its predecessor has ended.
 ///
 /// In a pool each server connects and takes the lock from its dead predecessor, which the cluster
 /// then shuts out. Another client may take it first. A server that continues is refused then.

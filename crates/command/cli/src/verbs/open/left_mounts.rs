@@ -49,8 +49,8 @@ pub(crate) fn clear(location: &str, mountpoints: &[PathBuf], console: Option<Con
 }
 
 /// Waits while a server of this location has no mount, for at most [`RELEASE_LIMIT`]: after
-/// umount(8) it is closing. One that is starting has no mount yet, and is waited for as well. A wait
-/// of more than [`TOLD_AFTER`] is told.
+/// umount(8) it is closing. One that is starting has no mount yet, and is waited for as well. A
+/// wait of more than [`TOLD_AFTER`] is told.
 fn await_unmounted(location: &str, console: Option<Console>) -> Result<()> {
     let (start, mut told) = (Instant::now(), false);
     while start.elapsed() < RELEASE_LIMIT
