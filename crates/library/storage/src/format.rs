@@ -92,7 +92,8 @@ pub trait Params: fmt::Debug + Send + Sync {
 
     /// The end of the disk on the medium of its header: the offset of the first byte that belongs
     /// neither to the disk nor to the first copies of the header. If that medium holds only the
-    /// header, the end of these copies.
+    /// header, the end of these copies. The header records it, and a disk whose header says
+    /// otherwise is refused.
     fn end(&self) -> u64 {
         HEADER_AREA
     }

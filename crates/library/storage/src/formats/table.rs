@@ -79,7 +79,7 @@ fn find(header: &PublicHeader) -> Option<&'static dyn Format> {
 pub(crate) fn parse(header: &PublicHeader, location: &Location) -> Result<Box<dyn Params>> {
     refuse_disk_header_in_directory(header, location)?;
     match find(header).filter(|format| format.info().backing_kind.can_be_at(location)) {
-        Some(format) => format.parse(&header.params),
+        Some(format) => parse_as(format, header),
         None => Err(unknown(header, known_formats(location))),
     }
 }
@@ -87,9 +87,22 @@ pub(crate) fn parse(header: &PublicHeader, location: &Location) -> Result<Box<dy
 /// Parses the parameters from a header that is at no location: a backup of it.
 pub(crate) fn parse_backup(header: &PublicHeader) -> Result<Box<dyn Params>> {
     match find(header) {
-        Some(format) => format.parse(&header.params),
+        Some(format) => parse_as(format, header),
         None => Err(unknown(header, "a format that this build knows".to_owned())),
     }
+}
+
+/// Parses the parameters of a disk of this format. Refuses a disk that ends elsewhere than its
+/// parameters say: the build that made it laid it out in another way.
+fn parse_as(format: &dyn Format, header: &PublicHeader) -> Result<Box<dyn Params>> {
+    let params = format.parse(&header.params)?;
+    if params.end() == header.end {
+        return Ok(params);
+    }
+    Err(Error::new(Kind::NotFound, "cannot use this disk")
+        .found(format!("a layout of the format {} that ends at byte {}", header.format, header.end))
+        .expected(format!("the layout that this build knows, which ends at byte {}", params.end()))
+        .hint("use the build of lacuna that made the disk, and copy its content to a new one"))
 }
 
 fn unknown(header: &PublicHeader, expected: String) -> Error {
@@ -120,6 +133,33 @@ fn known_formats(location: &Location) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lacuna_contracts::SecretVec;
+    use lacuna_crypto::{Argon2Cost, Cipher, SeededRandom};
+    use lacuna_header::{FormatId, NewHeader, NewHeaderSpec};
+    use lacuna_sealed::Params as SealedParams;
+
+    /// An earlier build put the metadata of each slot behind its blocks.
+    #[test]
+    fn a_disk_with_the_layout_of_another_build_is_refused() {
+        let params = SealedParams::plan(Cipher::Gcm, 4096, None).unwrap();
+        let g = params.geometry();
+        let earlier = g.data + u64::from(g.slots) * (17 << 18);
+        for (end, refusal) in [(g.end(), None), (earlier, Some(Kind::NotFound))] {
+            let new = NewHeaderSpec {
+                format: FormatId::SEALED,
+                params: params.encode().to_vec(),
+                end,
+                cost: Argon2Cost::new(8, 1, 1).unwrap(),
+                levels: &[vec![SecretVec::new(b"secret".to_vec())]],
+                uuid: None,
+            };
+            let new = NewHeader::build(new, &SeededRandom::new(1)).unwrap();
+            let header = &new.unlocked().header;
+            let location = Location::parse("no-such-disk.img").unwrap();
+            assert_eq!(parse(header, &location).err().map(|e| e.kind()), refusal);
+            assert_eq!(parse_backup(header).err().map(|e| e.kind()), refusal);
+        }
+    }
 
     #[test]
     fn every_format_has_the_name_of_its_number_and_is_listed_once() {
