@@ -5,7 +5,7 @@ use crate::mapping::{Mapping, OwnedRange};
 use lacuna_contracts::wipe;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, compiler_fence};
 
 /// The value of a record's first word while it is published; otherwise the word is 0.
 const PUBLISHED: u64 = 1;
@@ -109,6 +109,8 @@ impl KeptPool {
             observer();
         }
         word.store(state, Ordering::Release);
+        // The process may die at any instruction: no later write to the record may come before it.
+        compiler_fence(Ordering::SeqCst);
     }
 
     fn record(self: &Arc<Self>, index: u32) -> KeptRecord {
