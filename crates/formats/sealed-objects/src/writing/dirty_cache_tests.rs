@@ -85,3 +85,10 @@ fn a_record_of_another_disk_is_refused() {
     let left = WriteRecords::new(&memory.as_if_died().unwrap()).take_left(7);
     assert_eq!(left.err().expect("refused").kind(), lacuna_contracts::Kind::Corrupt);
 }
+
+#[test]
+fn a_budget_of_any_size_has_a_layout() {
+    let layout = WriteRecords::layout(1, u64::MAX);
+    assert!(layout[..2].iter().all(|pool| pool.records == u32::MAX));
+    assert_eq!(layout[2].records, 1 + (1 << 12));
+}

@@ -58,8 +58,8 @@ impl WriteRecords {
     /// The pools that a disk of `segments` segments needs, with a cache of `max_dirty` bytes.
     pub(crate) fn layout(segments: u64, max_dirty: u64) -> Vec<PoolLayout> {
         let pool = |records: u64, beyond: u32, bytes| PoolLayout {
-            // A disk has at most 2^22 segments.
-            records: records as u32 + beyond,
+            // More than 2^32 records would need a budget of terabytes.
+            records: u32::try_from(records).unwrap_or(u32::MAX).saturating_add(beyond),
             words: 2,
             bytes,
         };
