@@ -48,6 +48,7 @@ pub use background::{ChildStartup, ForkResult, ReadyPipe, StartupProgress, daemo
 pub use client::disk_query::{DiskQuery, PoolQuery};
 pub use client::peer::Peer;
 pub use client::purge::purge;
+pub use client::takeover::Takeover;
 pub use client::{JobClient, JobReply};
 pub use counters::Counters;
 pub use file::{FileIdentity, FileNow, FileState, TrackedFile};

@@ -61,6 +61,11 @@ pub struct Record {
     pub since: u64,
     /// The server's process number.
     pub pid: u32,
+    /// When the server was started, in clock ticks since boot. It tells whether a process with this
+    /// number is the server: the number may be used again, and in another PID namespace, such as
+    /// that of a container, it is the number of another process. `None` without /proc.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<u64>,
     /// Its keeper, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keeper: Option<KeeperId>,
@@ -156,6 +161,7 @@ impl Record {
             read_only,
             since: seconds_now(),
             pid: std::process::id(),
+            start: proc::start_of(std::process::id()).unwrap_or(None),
             keeper: None,
             private: identity.private,
             made_mountpoint: None,

@@ -144,10 +144,17 @@ pub fn is_dying(process: u32) -> io::Result<bool> {
 /// number of a process is used again, but not together with this time.
 pub fn start_of(process: u32) -> io::Result<Option<u64>> {
     let stat = text_of(process, "stat")?;
-    match after_name(&stat).nth(19).filter(|_| !is_ending(&stat)) {
-        Some(ticks) => ticks.parse().map(Some).map_err(io::Error::other),
-        None => Ok(None),
-    }
+    if is_ending(&stat) { Ok(None) } else { start_in(&stat) }
+}
+
+/// [`start_of`], also of a process that is ending: `None` only if it is gone.
+pub fn start_until_gone(process: u32) -> io::Result<Option<u64>> {
+    start_in(&text_of(process, "stat")?)
+}
+
+fn start_in(stat: &str) -> io::Result<Option<u64>> {
+    let ticks = after_name(stat).nth(19).map(str::parse::<u64>).transpose();
+    ticks.map_err(io::Error::other)
 }
 
 /// A file of a process in `/proc`; empty if the process is gone.
@@ -206,9 +213,10 @@ mod tests {
         assert!(start.is_some() && start >= own && start_of(child.id()).unwrap() == start);
         child.kill().unwrap();
         // Killed, ending, or ended and not reaped: all count as dying.
-        assert!(is_dying(child.id()).unwrap());
+        assert!(is_dying(child.id()).unwrap() && start_until_gone(child.id()).unwrap() == start);
         child.wait().unwrap();
         assert!(!is_dying(child.id()).unwrap() && start_of(child.id()).unwrap().is_none());
+        assert!(start_until_gone(child.id()).unwrap().is_none());
         assert!(is_killed("SigPnd:\t0000000000000100\n") && !is_killed("SigPnd:\t0000000000000000\n"));
         assert!(is_ending("7 (a) b) Z 1 2 3 4 5 0") && is_ending("7 (a) R 1 2 3 4 5 4194564"));
         assert!(!is_ending("7 (a) R 1 2 3 4 5 4194560") && !is_ending(""));

@@ -109,16 +109,18 @@ impl OpenInstances {
             }
             let process = peer.record.pid;
             let waiting = format!("waiting for the end of process {process}");
-            let next = progress::show(console, &waiting, |_| peer.take_over())?;
-            let outcome = match &next {
+            let taken_over = progress::show(console, &waiting, |_| peer.take_over())?;
+            let outcome = match &taken_over.next {
                 Some(_) => "its keeper started it again, with all writes that it had acknowledged",
                 None => "writes that were not flushed are lost",
             };
-            console.note(&format!(
-                "the server of {} did not answer, and was killed (process {process}); {outcome}",
-                peer.record.location
-            ));
-            self.served.extend(next);
+            if taken_over.was_killed {
+                console.note(&format!(
+                    "the server of {} did not answer, and was killed (process {process}); {outcome}",
+                    peer.record.location
+                ));
+            }
+            self.served.extend(taken_over.next);
         }
         Ok(())
     }

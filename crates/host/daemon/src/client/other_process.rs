@@ -1,6 +1,8 @@
 //! Another process, by a descriptor that stands for it alone. Its number may be that of a third
 //! process as soon as it has ended.
 
+use crate::record::Record;
+use lacuna_mount::proc;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -23,6 +25,18 @@ impl OtherProcess {
             Err(Errno::SRCH) => Ok(None),
             descriptor => Ok(Some(OtherProcess { number, descriptor: descriptor? })),
         }
+    }
+
+    /// The process of the server with this record. `None` if it has ended, or if another process has
+    /// its number here: the number was used again, or the server is in another PID namespace, such
+    /// as that of a container.
+    pub(crate) fn of_server(record: &Record) -> io::Result<Option<OtherProcess>> {
+        let Some(process) = OtherProcess::of(record.pid)? else { return Ok(None) };
+        // The descriptor comes first: if the start is that of the server, it stands for the server.
+        // If this user may not see the process, its number decides alone.
+        let start = proc::start_until_gone(record.pid);
+        let is_other = matches!((start, record.start), (Ok(Some(now)), Some(then)) if now != then);
+        Ok((!is_other).then_some(process))
     }
 
     /// The number that it has, or had.

@@ -252,7 +252,7 @@ fn close_within(
     // Without the record errors have no advice, and the process is not waited for.
     let record = || paths.record().ok().flatten();
     // A server whose keeper died has the claim on the disk until its process has ended.
-    let server = record().filter(|of| of.keeper.is_some()).map(|of| OtherProcess::of(of.pid));
+    let server = record().filter(|of| of.keeper.is_some()).map(|of| OtherProcess::of_server(&of));
     let failed = |e: io::Error| Error::io(what.as_str(), &e);
     let server = server.transpose().map_err(failed)?.flatten();
     let gone = || {

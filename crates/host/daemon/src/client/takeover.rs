@@ -23,6 +23,15 @@ use std::time::Instant;
 /// The most servers of one keeper that a close asks, each after the death of the one before.
 const MOST_SERVERS: u32 = 5;
 
+/// The end of a server that did not answer.
+pub struct Takeover {
+    /// Whether it was killed. It may have ended by itself before.
+    pub was_killed: bool,
+    /// The server that its keeper has started since. `None` without a keeper: if the server was
+    /// killed, writes that were not flushed are lost.
+    pub next: Option<Peer>,
+}
+
 impl Peer {
     /// Closes a server without a mount point, as [`Peer::close`] does. If it dies before it has
     /// closed the disk, and has a keeper, the next server is asked. With `force` also if clients
@@ -40,12 +49,12 @@ impl Peer {
     }
 
     /// Kills the server, which is of this user and does not answer, and waits for the end of its
-    /// process. Returns the server that its keeper has started since; `None` without a keeper: then
-    /// writes that were not flushed are lost.
+    /// process.
     ///
-    /// Errors: [`Kind::TimedOut`] if its process does not end, or if the keeper starts no other
-    /// server; [`Kind::Permission`] for a server of another user; failures of the system.
-    pub fn take_over(&self) -> Result<Option<Peer>> {
+    /// Errors: [`Kind::TimedOut`] if its process does not end, is in another PID namespace, or if the
+    /// keeper starts no other server; [`Kind::Permission`] for a server of another user; failures of
+    /// the system.
+    pub fn take_over(&self) -> Result<Takeover> {
         let Reach::Own(paths) = &self.reach else {
             return Err(Error::new(Kind::Permission, format!("cannot end {}", self.server()))
                 .expected("a server of this user"));
@@ -53,32 +62,48 @@ impl Peer {
         self.end_and_follow(paths).map_err(|e| self.record.mark_confidential(e))
     }
 
-    fn end_and_follow(&self, paths: &RunPaths) -> Result<Option<Peer>> {
+    fn end_and_follow(&self, paths: &RunPaths) -> Result<Takeover> {
         let what = format!("cannot end {}", self.server());
         let failed = |e: io::Error| Error::io(what.as_str(), &e);
         let keeper = living_keeper(&self.record)?;
-        let server = OtherProcess::of(self.record.pid).map_err(failed)?;
+        let server = OtherProcess::of_server(&self.record).map_err(failed)?;
         // The descriptor comes first: if the run directory has still a server and the same record,
         // the process is that server.
-        let is_same = is_alive(paths)? == Some(true) && paths.record()?.as_ref() == Some(&self.record);
-        if let Some(server) = server.filter(|_| is_same) {
-            server.send(Signal::KILL).map_err(failed)?;
-            if !server.has_ended_within(GONE_WITHIN).map_err(failed)? {
-                let (process, seconds) = (server.number(), GONE_WITHIN.as_secs());
-                return Err(Error::new(Kind::TimedOut, what)
-                    .found(format!("process {process}, killed {seconds} seconds ago and still in the kernel"))
-                    .expected("the end of the process, after which none of its requests is carried out")
-                    .hint("it ends when its medium answers, or is removed; then try again"));
-            }
+        let is_there = is_alive(paths)? == Some(true) && paths.record()?.as_ref() == Some(&self.record);
+        if is_there {
+            kill(&server.ok_or_else(|| unknown_process(&what, &self.record))?, &what)?;
         }
         let Some(keeper) = keeper else {
             clear_dead(paths, None, PROBED_WITHIN)?;
-            return Ok(None);
+            return Ok(Takeover { was_killed: is_there, next: None });
         };
         // A keeper that was stopped as well does not notice the end.
         keeper.send(Signal::CONT).map_err(failed)?;
-        next_server(&self.record, &keeper, paths.base()).map_err(|e| e.context(&what))
+        let next = next_server(&self.record, &keeper, paths.base()).map_err(|e| e.context(&what))?;
+        Ok(Takeover { was_killed: is_there, next })
     }
+}
+
+/// Kills a server, and waits for the end of its process.
+fn kill(server: &OtherProcess, what: &str) -> Result<()> {
+    let failed = |e: io::Error| Error::io(what, &e);
+    server.send(Signal::KILL).map_err(failed)?;
+    if server.has_ended_within(GONE_WITHIN).map_err(failed)? {
+        return Ok(());
+    }
+    let (process, seconds) = (server.number(), GONE_WITHIN.as_secs());
+    Err(Error::new(Kind::TimedOut, what)
+        .found(format!("process {process}, killed {seconds} seconds ago and still in the kernel"))
+        .expected("the end of the process, after which none of its requests is carried out")
+        .hint("it ends when its medium answers, or is removed; then try again"))
+}
+
+/// The error for a living server whose process has another number here, so that it cannot be killed.
+fn unknown_process(what: &str, server: &Record) -> Error {
+    Error::new(Kind::TimedOut, what)
+        .found(format!("a server that does not answer, and another process with its number {}", server.pid))
+        .expected("a server in the same PID namespace, not in another container")
+        .hint("end it where it was started")
 }
 
 /// The keeper of a server, if it lives.
@@ -122,7 +147,7 @@ fn close_kept(peer: &Peer, paths: &RunPaths, keeper: &OtherProcess, op: &Control
     let failed = |e: io::Error| Error::io(what.as_str(), &e);
     let mut server = peer.clone();
     for _ in 0..MOST_SERVERS {
-        let process = OtherProcess::of(server.record.pid).map_err(failed)?;
+        let process = OtherProcess::of_server(&server.record).map_err(failed)?;
         match server.call(op) {
             Ok(CallOutcome::Done(_)) => {
                 await_ends(process.as_ref(), keeper, &what)?;
@@ -178,4 +203,41 @@ fn await_ends(server: Option<&OtherProcess>, keeper: &OtherProcess, what: &str) 
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::instance::Instance;
+    use crate::record::{FrontEnd, Identity};
+    use lacuna_mount::proc;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+
+    #[test]
+    fn a_process_that_has_only_the_number_of_a_server_is_not_killed() {
+        let base = tempfile::tempdir().unwrap();
+        let instance = Instance::of_server(base.path(), "/a.img").unwrap();
+        let mut process = Command::new("sleep").arg("600").spawn().unwrap();
+        let start = proc::start_of(process.id()).unwrap();
+        let front = FrontEnd::Nbd { uris: Vec::new() };
+        let record = Record { pid: process.id(), start, ..Record::new(&Identity::default(), front, false) };
+        let found = |record: &Record| {
+            instance.write(record).unwrap();
+            Registry::open(Some(base.path())).unwrap().all().unwrap().remove(0)
+        };
+        // As in another PID namespace, or when the number was used again.
+        let other = found(&Record { start: start.map(|start| start + 1), ..record.clone() });
+        assert_eq!(other.take_over().err().unwrap().kind(), Kind::TimedOut);
+        assert!(OtherProcess::of_server(&other.record).unwrap().is_none());
+        assert!(process.try_wait().unwrap().is_none());
+        let server = found(&record);
+        let taken_over = server.take_over().unwrap();
+        assert!(taken_over.was_killed && taken_over.next.is_none());
+        assert_eq!(process.wait().unwrap().signal(), Some(libc::SIGKILL));
+        instance.end().unwrap();
+        // A server that ended by itself.
+        let taken_over = server.take_over().unwrap();
+        assert!(!taken_over.was_killed && taken_over.next.is_none());
+    }
 }
