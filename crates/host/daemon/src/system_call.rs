@@ -1,6 +1,6 @@
 //! The system calls that have no safe wrapper: the only `unsafe` of this crate.
 
-use lacuna_mount::proc::{descriptors, threads};
+use lacuna_mount::proc::{descriptors, ignores, threads};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
@@ -41,18 +41,19 @@ pub(crate) struct KeptSignal {
 }
 
 impl KeptSignals {
-    /// Blocks the ends of children, and INT, TERM and HUP. A process that ignores HUP goes on doing
-    /// so.
+    /// Blocks the ends of children, and INT, TERM and HUP, but not a HUP that this process ignores:
+    /// while it is blocked the system would report it all the same.
     pub(crate) fn block() -> io::Result<KeptSignals> {
         // SAFETY: installs no handler. If the parent of this process ignored the ends of children,
         // the system would not report them.
         unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+        let hup = (!ignores(libc::SIGHUP)).then_some(libc::SIGHUP);
         let mut set = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
         let mut before = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
         // SAFETY: the calls fill the two sets, which live on this stack.
         let set = unsafe {
             libc::sigemptyset(set.as_mut_ptr());
-            for signal in [libc::SIGCHLD, libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+            for signal in [libc::SIGCHLD, libc::SIGINT, libc::SIGTERM].into_iter().chain(hup) {
                 libc::sigaddset(set.as_mut_ptr(), signal);
             }
             set.assume_init()

@@ -9,6 +9,7 @@ use rustix::process::{Pid, kill_process};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 const BLOCK: usize = 4096;
 
@@ -179,6 +180,35 @@ fn a_server_that_is_told_to_end_and_dies_is_followed_by_one_that_ends() {
     assert_eq!(serving.wait(), 0);
     let serving = scene.serve(&[]);
     assert_written(&serving.socket, &[4]);
+    assert_eq!(serving.stop(), 0);
+}
+
+/// A keeper that ignores HUP, as under nohup(1), keeps the signal before in mind.
+#[test]
+fn an_ignored_signal_does_not_replace_the_one_that_told_a_server_to_end() {
+    let scene = Scene::with_disk(&["--size", "64M"]);
+    let serve = scene.command(&["serve", "disk.img", "--socket", "nbd.sock", "--key-file", "key"]);
+    let mut ignoring = Command::new("sh");
+    ignoring.args(["-c", r#"trap "" HUP; exec "$0" "$@""#]).arg(serve.get_program()).args(serve.get_args());
+    ignoring.env("XDG_STATE_HOME", scene.path("state")).env_remove("LISTEN_FDS").stdin(Stdio::null());
+    let serving = scene.serve_kept(&mut ignoring);
+    let server = server_of(serving.process()).unwrap();
+    let _client = write(&serving.socket, 10);
+    send(Signal::STOP, server);
+    wait_until("that the server stops", || {
+        fs::read_to_string(format!("/proc/{server}/stat")).unwrap().contains(") T ")
+    });
+    serving.signal(Signal::TERM);
+    wait_until("that the keeper passes the signal on", || {
+        let status = fs::read_to_string(format!("/proc/{server}/status")).unwrap();
+        let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:")).unwrap();
+        u64::from_str_radix(pending.trim(), 16).unwrap() & (1 << (libc::SIGTERM - 1)) != 0
+    });
+    serving.signal(Signal::HUP);
+    send(Signal::KILL, server);
+    assert_eq!(serving.wait(), 0);
+    let serving = scene.serve(&[]);
+    assert_written(&serving.socket, &[10]);
     assert_eq!(serving.stop(), 0);
 }
 
