@@ -39,7 +39,7 @@ pub use fs_resize::FsResize;
 pub use mkfs::{NO_FILE_SYSTEM, check_type};
 pub use mount_method::{MountMethod, Program, lacking_for_fuse};
 pub use mount_table::{
-    FUSE_SOURCE, FUSE_SUBTYPE, has_automount, is_automount, is_mounted, is_mounted_elsewhere,
+    FUSE_SOURCE, FUSE_SUBTYPE, has_automount, is_automount, is_mounted, is_mounted_elsewhere, is_mounted_for,
 };
 pub use mounted_fs::{DiskFile, MountRequest, MountedFs, ResizeHook};
 pub use session_monitor::{ServerLog, SessionMonitor};

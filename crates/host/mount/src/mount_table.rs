@@ -87,6 +87,15 @@ pub fn is_mounted(path: &Path) -> Result<bool> {
     Ok(at(path)?.is_some())
 }
 
+/// Whether a process sees a mount at `path` that is no automount. It may be in another mount
+/// namespace, such as that of a container, with mounts that this process does not see. Unlike its
+/// namespace, its mount table is open to every user that sees the process. False if it cannot be
+/// read.
+pub fn is_mounted_for(process: u32, path: &Path) -> bool {
+    let top = |all: Vec<MountEntry>| all.into_iter().rfind(|e| e.mountpoint == path);
+    entries_of(process).is_ok_and(|all| top(all).is_some_and(|top| !top.is_automount()))
+}
+
 /// Whether the mount at `path` also exists where an unmount of `path` does not reach it: at another
 /// path, or in another mount namespace such as a container. Considers only mount namespaces that
 /// this user may inspect.
@@ -187,5 +196,8 @@ mod tests {
         }
         assert_eq!(unescape(b"a\\9\\77"), PathBuf::from("a\\9\\77"));
         assert!(is_mounted(Path::new("/proc")).unwrap() && !is_mounted(Path::new("/proc/self")).unwrap());
+        let own = std::process::id();
+        assert!(is_mounted_for(own, Path::new("/proc")) && !is_mounted_for(own, Path::new("/proc/self")));
+        assert!(!is_mounted_for(u32::MAX, Path::new("/proc")));
     }
 }

@@ -38,13 +38,6 @@ pub(crate) fn mount_namespace(process: impl Display) -> Option<PathBuf> {
     fs::read_link(path(process, "ns/mnt")).ok()
 }
 
-/// Whether a process is in another mount namespace than this one, such as that of a container: its
-/// mounts need not be in the mount table of this process. False if this user may not see it.
-pub fn is_in_other_mount_namespace(process: u32) -> bool {
-    let theirs = mount_namespace(process);
-    theirs.is_some() && theirs != mount_namespace("self")
-}
-
 /// The name of the program that a process runs.
 pub(crate) fn name_of(process: u32) -> String {
     fs::read(path(process, "comm"))

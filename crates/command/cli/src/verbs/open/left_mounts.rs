@@ -3,8 +3,7 @@
 use crate::terminal::console::{self, Console};
 use crate::verbs::status;
 use lacuna_daemon::{MountRecord, Peer, Registry, await_dying};
-use lacuna_mount::proc::is_in_other_mount_namespace;
-use lacuna_mount::{RELEASE_LIMIT, is_automount, is_mounted};
+use lacuna_mount::{RELEASE_LIMIT, is_automount, is_mounted, is_mounted_for};
 use lacuna_storage::{Error, Result, shell_word};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -80,7 +79,7 @@ fn unmounted_server(location: &str) -> Result<Option<Peer>> {
         let is_meant = peer.alive && peer.record.location == location;
         let Some(mount) = peer.mount().filter(|_| is_meant) else { continue };
         let has_mount = is_mounted(&mount.mountpoint)? && !is_automount(&mount.mountpoint)?;
-        if !has_mount && !is_in_other_mount_namespace(peer.record.pid) {
+        if !has_mount && !is_mounted_for(peer.record.pid, &mount.mountpoint) {
             return Ok(Some(peer));
         }
     }
