@@ -44,6 +44,7 @@ const MESSAGE: usize = 4096;
 /// A message of a server, by its first byte. `HOLD` comes with a descriptor.
 const HOLD: u8 = b'H';
 const RELEASE: u8 = b'R';
+const UNKEPT: u8 = b'U';
 const NOTIFY: u8 = b'N';
 const READY: u8 = b'Y';
 
@@ -101,9 +102,15 @@ impl KeeperLink {
         self.send(&[HOLD], Some(memory.as_fd()))
     }
 
-    /// Makes the keeper let go of the memory.
+    /// Makes the keeper let go of the memory: all writes of this server are durable, and remain so
+    /// until it calls [`KeeperLink::hold`] or [`KeeperLink::keep_nothing`].
     pub fn release(&self) -> Result<()> {
         self.send(&[RELEASE], None)
+    }
+
+    /// Tells the keeper that this server keeps its writes in no memory that outlives it.
+    pub fn keep_nothing(&self) -> Result<()> {
+        self.send(&[UNKEPT], None)
     }
 
     /// Tells the keeper that the server accepts clients.
@@ -195,7 +202,7 @@ pub fn keep(actions: &KeeperActions<'_>, mut serve: impl FnMut(KeeperLink) -> i3
         let died = Error::new(Kind::Other, "the server died")
             .found(format!("signal {signal}"))
             .expected("a server that runs until it is closed");
-        if was_ready && kept.memory.is_none() {
+        if was_ready && kept.loses_writes() {
             let lost = "writes that were not flushed are lost; check the file system that lies on the disk";
             return Err(died.hint(lost));
         }
@@ -217,12 +224,22 @@ fn end(server: Pid) {
 #[derive(Default)]
 struct KeptState {
     memory: Option<File>,
+    /// Whether all writes of the server are durable, so that it needs no memory, as while its disk
+    /// grows.
+    all_durable: bool,
     /// Whether a server was ready before.
     was_ready: bool,
     /// Whether the present server is ready.
     is_ready: bool,
     /// The last signal that told a server to end. It may have come when there was none.
     told_to_end: Option<Signal>,
+}
+
+impl KeptState {
+    /// Whether the death of the server loses writes that it has acknowledged.
+    fn loses_writes(&self) -> bool {
+        self.memory.is_none() && !self.all_durable
+    }
 }
 
 enum ServerEnd {
@@ -309,8 +326,9 @@ fn receive(
     });
     let descriptor = descriptors.flatten().next();
     match (message[0], descriptor) {
-        (HOLD, Some(memory)) => kept.memory = Some(File::from(memory)),
-        (RELEASE, _) => kept.memory = None,
+        (HOLD, Some(memory)) => (kept.memory, kept.all_durable) = (Some(File::from(memory)), false),
+        (RELEASE, _) => (kept.memory, kept.all_durable) = (None, true),
+        (UNKEPT, _) => kept.all_durable = false,
         (READY, _) => {
             kept.is_ready = true;
             if !std::mem::replace(&mut kept.was_ready, true) {
@@ -322,4 +340,33 @@ fn receive(
         _ => {}
     }
     Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_loses_nothing_while_all_its_writes_are_durable() {
+        let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+        let (ours, socket) = pair.unwrap();
+        let (signals, keeper) = (KeptSignals::block().unwrap(), KeeperId { pid: 1, start: 0 });
+        signals.unblock();
+        let link = KeeperLink { socket, left: Mutex::new(None), signals, keeper };
+        let actions = KeeperActions { ready: &|| Ok(()), notify: &|_| {}, report: &|_| {} };
+        let (mut kept, mut linked) = (KeptState::default(), true);
+        let mut lost_after = |sent: Result<()>| {
+            sent.unwrap();
+            assert!(receive(&ours, &actions, &mut kept, &mut linked).unwrap());
+            kept.loses_writes()
+        };
+        let memory = tempfile::tempfile().unwrap();
+        assert!(lost_after(link.keep_nothing()));
+        assert!(!lost_after(link.hold(&memory)));
+        // The disk grows, with and without memory afterwards.
+        assert!(!lost_after(link.release()));
+        assert!(!lost_after(link.hold(&memory)));
+        assert!(!lost_after(link.release()));
+        assert!(lost_after(link.keep_nothing()));
+    }
 }

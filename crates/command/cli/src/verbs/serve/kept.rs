@@ -93,6 +93,7 @@ impl MemoryKeeper for Keeper {
     }
 
     fn cannot_hold(&self, why: &Error) {
+        self.0.keep_nothing().unwrap_or_else(|e| (self.1)(&e));
         (self.1)(
             &why.clone().context("acknowledged writes that are not flushed are lost if the server dies"),
         );
