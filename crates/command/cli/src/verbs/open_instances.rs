@@ -112,6 +112,9 @@ impl OpenInstances {
             let taken_over = progress::show(console, &waiting, |_| peer.take_over())?;
             let outcome = match &taken_over.next {
                 Some(_) => "its keeper started it again, with all writes that it had acknowledged",
+                None if taken_over.was_kept => {
+                    "its keeper has ended since: if writes are lost, it has reported that"
+                }
                 None => "writes that were not flushed are lost",
             };
             if taken_over.was_killed {

@@ -27,8 +27,10 @@ const MOST_SERVERS: u32 = 5;
 pub struct Takeover {
     /// Whether it was killed. It may have ended by itself before.
     pub was_killed: bool,
-    /// The server that its keeper has started since. `None` without a keeper: if the server was
-    /// killed, writes that were not flushed are lost.
+    /// Whether it had a living keeper.
+    pub was_kept: bool,
+    /// The server that its keeper has started since. `None` if there was no keeper, and so writes
+    /// that were not flushed are lost, or if the keeper has ended: it reports whether they are.
     pub next: Option<Peer>,
 }
 
@@ -75,12 +77,12 @@ impl Peer {
         }
         let Some(keeper) = keeper else {
             clear_dead(paths, None, PROBED_WITHIN)?;
-            return Ok(Takeover { was_killed: is_there, next: None });
+            return Ok(Takeover { was_killed: is_there, was_kept: false, next: None });
         };
         // A keeper that was stopped as well does not notice the end.
         keeper.send(Signal::CONT).map_err(failed)?;
         let next = next_server(&self.record, &keeper, paths.base()).map_err(|e| e.context(&what))?;
-        Ok(Takeover { was_killed: is_there, next })
+        Ok(Takeover { was_killed: is_there, was_kept: true, next })
     }
 }
 
@@ -209,7 +211,7 @@ fn await_ends(server: Option<&OtherProcess>, keeper: &OtherProcess, what: &str) 
 mod tests {
     use super::*;
     use crate::instance::Instance;
-    use crate::record::{FrontEnd, Identity};
+    use crate::record::{FrontEnd, Identity, KeeperId};
     use lacuna_mount::proc;
     use std::os::unix::process::ExitStatusExt;
     use std::process::Command;
@@ -233,11 +235,39 @@ mod tests {
         assert!(process.try_wait().unwrap().is_none());
         let server = found(&record);
         let taken_over = server.take_over().unwrap();
-        assert!(taken_over.was_killed && taken_over.next.is_none());
+        assert!(taken_over.was_killed && !taken_over.was_kept && taken_over.next.is_none());
         assert_eq!(process.wait().unwrap().signal(), Some(libc::SIGKILL));
         instance.end().unwrap();
         // A server that ended by itself.
         let taken_over = server.take_over().unwrap();
         assert!(!taken_over.was_killed && taken_over.next.is_none());
+    }
+
+    /// As when the keeper was told to end: its next server has ended before this process sees it.
+    #[test]
+    fn a_keeper_that_ends_after_its_server_is_not_taken_for_none() {
+        let base = tempfile::tempdir().unwrap();
+        let instance = Instance::of_server(base.path(), "/a.img").unwrap();
+        let start = || Command::new("sleep").arg("600").spawn().unwrap();
+        let (mut process, mut keeper) = (start(), start());
+        let front = FrontEnd::Nbd { uris: Vec::new() };
+        let record = Record {
+            pid: process.id(),
+            start: proc::start_of(process.id()).unwrap(),
+            keeper: KeeperId::of(keeper.id()).unwrap(),
+            ..Record::new(&Identity::default(), front, false)
+        };
+        instance.write(&record).unwrap();
+        let server = Registry::open(Some(base.path())).unwrap().all().unwrap().remove(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                process.wait().unwrap();
+                keeper.kill().unwrap();
+                keeper.wait().unwrap();
+            });
+            let taken_over = server.take_over().unwrap();
+            assert!(taken_over.was_killed && taken_over.was_kept && taken_over.next.is_none());
+        });
+        instance.end().unwrap();
     }
 }
