@@ -16,6 +16,6 @@ pub trait MemoryKeeper: Send + Sync {
     /// Tells the user that this server keeps nothing beyond its death, and why.
     fn cannot_hold(&self, why: &Error);
 
-    /// Lets go of the memory: all writes in it are durable.
+    /// Lets go of the memory: all writes in it are durable. No server is started for them then.
     fn release(&self) -> Result<()>;
 }

@@ -13,7 +13,10 @@
 //! - A record belongs to one owner in one process. A successor adopts the memory only after its
 //!   predecessor has ended.
 //! - The bytes of a record are wiped when it is dropped, or by a successor if its process died or
-//!   left it to one.
+//!   left the memory.
+//! - A holder of records of acknowledged writes that is dropped with any leaves the memory as a
+//!   whole to a successor first ([`KeptMemory::leave_to_successor`]), whatever the reason: the disk
+//!   could not be opened, could not be closed, or was not closed. So such an end is like a death.
 //! - Only a memory of the same version, owner and layout is adopted, and it cannot shrink.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]

@@ -7,7 +7,7 @@ use lacuna_contracts::{Error, Kind, Result};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, ftruncate, memfd_create};
 use std::fs::File;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const PAGE: usize = 4096;
 const MAGIC: u64 = u64::from_le_bytes(*b"LACKEPT1");
@@ -23,6 +23,8 @@ const MAX_POOLS: usize = (PAGE / 8 - HEAD_WORDS) / POOL_WORDS;
 pub struct KeptMemory {
     file: Option<Arc<File>>,
     pools: Vec<Arc<KeptPool>>,
+    /// Whether this process has left the memory to a successor. `None`: there is no successor.
+    left: Option<Arc<AtomicBool>>,
     #[cfg(feature = "simulation")]
     mapping: Arc<Mapping>,
     #[cfg(feature = "simulation")]
@@ -32,10 +34,19 @@ pub struct KeptMemory {
 impl KeptMemory {
     /// Memory that ends with this process.
     pub fn anonymous(pools: &[PoolLayout]) -> Result<KeptMemory> {
-        let (places, len) = places(pools);
-        let mapping = Mapping::anonymous(len)?;
-        write_head(&mapping, pools, &[0; 32]);
-        Ok(Self::of(None, mapping, places, &[0; 32]))
+        Self::in_this_process(&[0; 32], pools, false)
+    }
+
+    /// Memory of this process with a successor that a test simulates
+    /// ([`KeptMemory::as_if_died`]).
+    #[cfg(feature = "simulation")]
+    pub fn simulated(pools: &[PoolLayout]) -> Result<KeptMemory> {
+        Self::in_this_process(&[0; 32], pools, true)
+    }
+
+    fn in_this_process(owner: &[u8; 32], pools: &[PoolLayout], has_successor: bool) -> Result<KeptMemory> {
+        let (mapping, places) = own_pages(owner, pools)?;
+        Ok(Self::of(None, mapping, places, owner, has_successor))
     }
 
     /// Memory that a successor can adopt, if another process keeps a copy of its descriptor.
@@ -50,7 +61,7 @@ impl KeptMemory {
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).map_err(failed)?;
         let mapping = Mapping::of_file(&file, len)?;
         write_head(&mapping, pools, owner);
-        Ok(Self::of(Some(file), mapping, places, owner))
+        Ok(Self::of(Some(file), mapping, places, owner, true))
     }
 
     /// The memory of a predecessor, which must have ended.
@@ -70,18 +81,26 @@ impl KeptMemory {
                 .found("another head")
                 .expected("the head that this program writes for this disk"));
         }
-        Ok(Self::of(Some(file), mapping, places, owner))
+        Ok(Self::of(Some(file), mapping, places, owner, true))
     }
 
     #[cfg_attr(not(feature = "simulation"), allow(unused_variables))]
-    fn of(file: Option<File>, mapping: Mapping, places: Vec<PoolPlace>, owner: &[u8; 32]) -> KeptMemory {
-        let mapping = Arc::new(mapping);
+    fn of(
+        file: Option<File>,
+        mapping: Mapping,
+        places: Vec<PoolPlace>,
+        owner: &[u8; 32],
+        has_successor: bool,
+    ) -> KeptMemory {
+        let (mapping, left) = (Arc::new(mapping), Arc::<AtomicBool>::default());
         #[cfg(feature = "simulation")]
         let head = (places.iter().map(|place| place.layout).collect(), *owner);
-        let pools = places.into_iter().map(|place| Arc::new(KeptPool::new(mapping.clone(), place))).collect();
+        let pool = |place| Arc::new(KeptPool::new(mapping.clone(), place, left.clone()));
+        let pools = places.into_iter().map(pool).collect();
         KeptMemory {
             file: file.map(Arc::new),
             pools,
+            left: has_successor.then_some(left),
             #[cfg(feature = "simulation")]
             mapping,
             #[cfg(feature = "simulation")]
@@ -99,10 +118,12 @@ impl KeptMemory {
         &self.pools[at]
     }
 
-    /// Leaves the memory as it is to a successor, because this process cannot go on: it withdraws
-    /// and wipes no record any more.
+    /// Leaves the memory as a whole to a successor, because this process ends its use of the disk
+    /// with writes that it could not make durable: from now on it publishes, withdraws and wipes no
+    /// record, and takes none. A disk thus calls this at its end, or when its opening fails. Memory
+    /// without a successor stays in use, so that its records are wiped.
     pub fn leave_to_successor(&self) {
-        self.pools.iter().for_each(|pool| pool.leave());
+        self.left.iter().for_each(|left| left.store(true, Ordering::Release));
     }
 
     /// Calls `observer` before each record is published or withdrawn, so that a test can let the
@@ -118,9 +139,7 @@ impl KeptMemory {
     #[cfg(feature = "simulation")]
     pub fn as_if_died(&self) -> Result<KeptMemory> {
         let (pools, owner) = &self.head;
-        let (places, len) = places(pools);
-        let mapping = Mapping::anonymous(len)?;
-        write_head(&mapping, pools, owner);
+        let (mapping, places) = own_pages(owner, pools)?;
         for place in &places {
             let reached = self.mapping.word(place.reached).load(Ordering::Acquire);
             mapping.word(place.reached).store(reached, Ordering::Release);
@@ -134,8 +153,16 @@ impl KeptMemory {
                 mapping.copy_bytes(&self.mapping, place.bytes_of(index));
             }
         }
-        Ok(Self::of(None, mapping, places, owner))
+        Ok(Self::of(None, mapping, places, owner, true))
     }
+}
+
+/// New pages of this process alone, with their head, and the places of the pools.
+fn own_pages(owner: &[u8; 32], pools: &[PoolLayout]) -> Result<(Mapping, Vec<PoolPlace>)> {
+    let (places, len) = places(pools);
+    let mapping = Mapping::anonymous(len)?;
+    write_head(&mapping, pools, owner);
+    Ok((mapping, places))
 }
 
 fn not_ours() -> Error {

@@ -15,8 +15,8 @@ pub struct KeptPool {
     mapping: Arc<Mapping>,
     place: PoolPlace,
     free: Mutex<FreeRecords>,
-    /// Whether this process has left all records to a successor.
-    left: AtomicBool,
+    /// Whether this process has left the memory to a successor.
+    left: Arc<AtomicBool>,
     #[cfg(feature = "simulation")]
     observer: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
 }
@@ -33,7 +33,8 @@ struct FreeRecords {
 
 impl KeptPool {
     /// The pool at a place. Records that were published there are [`KeptPool::take_adopted`]'s.
-    pub(crate) fn new(mapping: Arc<Mapping>, place: PoolPlace) -> KeptPool {
+    /// `left` is shared by all pools of a memory.
+    pub(crate) fn new(mapping: Arc<Mapping>, place: PoolPlace, left: Arc<AtomicBool>) -> KeptPool {
         let untouched = mapping.word(place.reached).load(Ordering::Acquire).min(place.layout.records.into());
         let mut free = FreeRecords { returned: vec![], untouched: untouched as u32, adopted: vec![] };
         for index in (0..free.untouched).rev() {
@@ -48,7 +49,7 @@ impl KeptPool {
             mapping,
             place,
             free: Mutex::new(free),
-            left: AtomicBool::new(false),
+            left,
             #[cfg(feature = "simulation")]
             observer: Mutex::default(),
         };
@@ -63,8 +64,12 @@ impl KeptPool {
         }
     }
 
-    /// Takes a record of zeros, which is not published. `None` if all records have owners.
+    /// Takes a record of zeros, which is not published. `None` if all records have owners, or if
+    /// the memory was left to a successor, which would not find the record.
     pub fn take(self: &Arc<Self>) -> Option<KeptRecord> {
+        if self.is_left() {
+            return None;
+        }
         let mut free = self.free.lock();
         let index = match free.returned.pop() {
             Some(index) => index,
@@ -85,12 +90,6 @@ impl KeptPool {
         adopted.into_iter().map(|index| self.record(index)).collect()
     }
 
-    /// Leaves all records as they are to a successor: this process withdraws and wipes none of them
-    /// any more.
-    pub(crate) fn leave(&self) {
-        self.left.store(true, Ordering::Release);
-    }
-
     #[cfg(feature = "simulation")]
     pub(crate) fn observe_changes(&self, observer: Arc<dyn Fn() + Send + Sync>) {
         *self.observer.lock() = Some(observer);
@@ -98,7 +97,7 @@ impl KeptPool {
 
     /// Sets the word that says whether a record is published.
     fn set_state(&self, index: u32, state: u64) {
-        if self.left.load(Ordering::Acquire) {
+        if self.is_left() {
             return;
         }
         let word = self.mapping.word(self.place.words_of(index).start);
@@ -114,7 +113,11 @@ impl KeptPool {
     }
 
     fn record(self: &Arc<Self>, index: u32) -> KeptRecord {
-        KeptRecord { range: self.owned(index), pool: self.clone(), index, is_left: false }
+        KeptRecord { range: self.owned(index), pool: self.clone(), index }
+    }
+
+    fn is_left(&self) -> bool {
+        self.left.load(Ordering::Acquire)
     }
 
     fn owned(&self, index: u32) -> OwnedRange {
@@ -128,8 +131,6 @@ pub struct KeptRecord {
     pool: Arc<KeptPool>,
     index: u32,
     range: OwnedRange,
-    /// Whether it stays as it is when it is dropped.
-    is_left: bool,
 }
 
 impl KeptRecord {
@@ -159,17 +160,11 @@ impl KeptRecord {
     pub fn withdraw(&self) {
         self.pool.set_state(self.index, 0);
     }
-
-    /// Gives the record up as it is: a successor finds it if it is published. For a process that
-    /// ends and could not make its content durable.
-    pub fn leave(mut self) {
-        self.is_left = true;
-    }
 }
 
 impl Drop for KeptRecord {
     fn drop(&mut self) {
-        if self.is_left || self.pool.left.load(Ordering::Acquire) {
+        if self.pool.is_left() {
             return;
         }
         self.withdraw();

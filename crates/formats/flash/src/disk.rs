@@ -416,8 +416,7 @@ fn write_buffer(options: &OpenOptions, blocks: u64) -> Result<WriteBuffer> {
         Some(memory) => memory.clone(),
         None => KeptMemory::anonymous(&FlashDisk::kept_layout(options.budget))?,
     };
-    let (kept, capacity) = (KeptBlocks::new(&memory), buffered_blocks(options.budget));
-    let buffer = WriteBuffer::new(kept, capacity, options.kept.is_some());
+    let buffer = WriteBuffer::new(KeptBlocks::new(memory), buffered_blocks(options.budget));
     if !options.read_only {
         buffer.adopt(blocks)?;
     }

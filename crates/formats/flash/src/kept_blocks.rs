@@ -16,7 +16,8 @@
 //!   one to the log, and before it acknowledges a discard. So the records win over the log.
 //! - A record is wiped when its last reader drops it, or by the successor if the process died
 //!   before. Nothing is published when a purge returns, except later writes.
-//! - Blocks that a disk could not write to the log stay published when it is dropped.
+//! - A write buffer that is dropped with blocks leaves the memory to a successor, and so does an
+//!   adoption that fails.
 
 use lacuna_contracts::{BLOCK_SIZE, Result};
 use lacuna_kept_memory::{KeptMemory, KeptPool, KeptRecord, PoolLayout, not_of_this_disk, used_up};
@@ -27,7 +28,10 @@ use std::sync::atomic::Ordering;
 const BLOCKS_IN_FLIGHT: u32 = 1 << 16;
 
 /// The records of a disk.
-pub(crate) struct KeptBlocks(Arc<KeptPool>);
+pub(crate) struct KeptBlocks {
+    blocks: Arc<KeptPool>,
+    memory: KeptMemory,
+}
 
 /// A block's version, as its record says.
 pub(crate) struct KeptBlock {
@@ -44,27 +48,33 @@ impl KeptBlocks {
         vec![PoolLayout { records, words: 2, bytes: BLOCK_SIZE as u32 }]
     }
 
-    pub(crate) fn new(memory: &KeptMemory) -> KeptBlocks {
-        KeptBlocks(memory.pool(0).clone())
+    /// The pool of a memory with such a layout.
+    pub(crate) fn new(memory: KeptMemory) -> KeptBlocks {
+        KeptBlocks { blocks: memory.pool(0).clone(), memory }
+    }
+
+    /// Leaves the memory to a successor: this process drops blocks that are not in the log.
+    pub(crate) fn leave(&self) {
+        self.memory.leave_to_successor();
     }
 
     /// A record for a block, which is not published.
     ///
     /// Errors: [`lacuna_contracts::Kind::Memory`] if none is left.
     pub(crate) fn block(&self) -> Result<KeptRecord> {
-        self.0.take().ok_or_else(used_up)
+        self.blocks.take().ok_or_else(used_up)
     }
 
     /// The versions that a predecessor left of a disk with `blocks` blocks.
     ///
-    /// Errors: [`lacuna_contracts::Kind::Corrupt`] for a block that the disk does not have. All
-    /// records stay published then.
+    /// Errors: [`lacuna_contracts::Kind::Corrupt`] for a block that the disk does not have. The
+    /// memory is left to a successor then.
     pub(crate) fn adopt(&self, blocks: u64) -> Result<Vec<KeptBlock>> {
-        let records = self.0.take_adopted();
+        let records = self.blocks.take_adopted();
         let number = |record: &KeptRecord, at: usize| record.words()[at].load(Ordering::Relaxed);
         let unknown = records.iter().map(|record| number(record, 0)).find(|block| *block >= blocks);
         if let Some(block) = unknown {
-            records.into_iter().for_each(KeptRecord::leave);
+            self.leave();
             return Err(not_of_this_disk(format!("block {block}")));
         }
         let version = |record: KeptRecord| KeptBlock {

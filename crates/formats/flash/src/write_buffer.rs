@@ -27,15 +27,12 @@ pub(crate) struct WriteBuffer {
     kept: KeptBlocks,
     state: Mutex<WriteBufferState>,
     capacity: usize,
-    /// Whether the memory outlives this process.
-    outlives: bool,
 }
 
 impl WriteBuffer {
-    /// A buffer of about `capacity` blocks, in records of the layout for it. `outlives`: their
-    /// memory outlives this process.
-    pub(crate) fn new(kept: KeptBlocks, capacity: usize, outlives: bool) -> WriteBuffer {
-        WriteBuffer { kept, state: Mutex::default(), capacity, outlives }
+    /// A buffer of about `capacity` blocks, in records of the layout for it.
+    pub(crate) fn new(kept: KeptBlocks, capacity: usize) -> WriteBuffer {
+        WriteBuffer { kept, state: Mutex::default(), capacity }
     }
 
     /// Takes over the blocks that a predecessor left, of each the latest version, as pending ones.
@@ -157,13 +154,10 @@ impl WriteBuffer {
 }
 
 impl Drop for WriteBuffer {
-    /// Leaves blocks that did not reach the log to a successor: the disk could not be opened, or
-    /// not be closed.
+    /// Leaves blocks that did not reach the log to a successor.
     fn drop(&mut self) {
-        if self.outlives {
-            let WriteBufferState { pending, in_flight, .. } = std::mem::take(self.state.get_mut());
-            let left = pending.into_values().chain(in_flight.into_values());
-            left.filter_map(Arc::into_inner).for_each(KeptRecord::leave);
+        if self.len() > 0 {
+            self.kept.leave();
         }
     }
 }

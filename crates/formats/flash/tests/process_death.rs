@@ -196,7 +196,7 @@ fn simulate(geometry: ChipGeometry, key_len: u8, seed: u64, ends: u64, keeps: bo
     let (mut history, mut digest) = (History::default(), RunDigest::new());
     while history.deaths + history.cuts < ends {
         let end = if rng.chance(2, 3) { End::ProcessDeath } else { End::PowerCut };
-        let memory = kept.take().unwrap_or_else(|| KeptMemory::anonymous(&layout).unwrap());
+        let memory = kept.take().unwrap_or_else(|| KeptMemory::simulated(&layout).unwrap());
         let (round, opened) = Round::begin(&mut test_disk, memory, end, &mut rng);
         match &opened {
             Ok(disk) if !round.chip.is_off() => {
@@ -264,7 +264,7 @@ fn the_same_seed_gives_the_same_digest() {
 }
 
 fn new_memory(test_disk: &TestDisk) -> KeptMemory {
-    KeptMemory::anonymous(&FlashDisk::kept_layout(test_disk.options().budget)).unwrap()
+    KeptMemory::simulated(&FlashDisk::kept_layout(test_disk.options().budget)).unwrap()
 }
 
 /// Opens the disk with a memory, on a chip that nothing ends.

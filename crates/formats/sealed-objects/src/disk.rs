@@ -231,7 +231,7 @@ impl ObjectDisk {
             let (table, segments) = (version_table.as_deref(), params.segments());
             Rollback::new(&stores, &snapshots, table, segments, options.background, record)?.resume()?;
         }
-        let records = WriteRecords::new(&memory_of(&params, &options)?);
+        let records = WriteRecords::new(memory_of(&params, &options)?);
         let shared = SharedParts {
             data: stores.data.clone(),
             cipher: cipher.clone(),

@@ -57,9 +57,9 @@ fn play_threads(kind: CipherAndLayout, seed: u64) {
             (0..THREADS).map(|thread| scope.spawn(move || write_until_death(thread))).collect();
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
     });
-    // Its background threads end, and nothing withdraws the records any more.
+    // A disk that cannot be closed leaves its memory.
     assert!(disk.close().is_err());
-    std::mem::forget(disk);
+    drop(disk);
     let kept = Some(KeptMemory::adopt(left, &OWNER, &layout).unwrap());
     let successor =
         scripted.again().open_with(&params, ObjectOptions { kept, ..options(seed + 100) }).unwrap();
@@ -99,7 +99,7 @@ fn a_reader_leaves_the_writes_to_a_writer() {
     let scripted = ScriptedStores::new();
     scripted.create(&params);
     let layout = ObjectDisk::kept_layout(&params, options(0).budget, false);
-    let memory = KeptMemory::anonymous(&layout).unwrap();
+    let memory = KeptMemory::simulated(&layout).unwrap();
     let disk =
         scripted.open_with(&params, ObjectOptions { kept: Some(memory.clone()), ..options(1) }).unwrap();
     write(&disk, 5, 1, 1).unwrap();

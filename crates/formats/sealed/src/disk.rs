@@ -202,8 +202,7 @@ impl SealedDisk {
         let adopted = !read_only && adopt_kept(&kept, params, &replayed, &segments, &cache)?;
         let parts = CommitParts { cache, segments, store, sealer, counters, health, medium_full };
         let mut committer = parts.committer(journal, limits);
-        if adopted { committer.recover_adopted(replayed) } else { committer.recover(replayed, read_only) }
-            .map_err(|e| kept.leave(e))?;
+        if adopted { committer.recover_adopted(replayed) } else { committer.recover(replayed, read_only) }?;
         let CommitParts { cache, segments, store, sealer, counters, health, medium_full } = parts;
 
         let flusher = Arc::new(Flusher::new(committer, health.clone()));
@@ -217,7 +216,7 @@ impl SealedDisk {
             background,
         );
         let worker = Arc::new(worker);
-        worker.start().map_err(|e| kept.leave(e))?;
+        worker.start()?;
         let access = Access::new(
             params.blocks,
             cache.clone(),

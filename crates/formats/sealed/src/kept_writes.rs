@@ -12,6 +12,8 @@
 //! - A version is withdrawn only after the journal or a published copy-on-write segment holds it.
 //! - A covered block of a copy-on-write segment is overwritten only while the cache holds the new
 //!   version, since the death of the process may leave either version there.
+//! - The cache and the copy-on-write segments leave the memory to a successor if they are dropped
+//!   with anything in it, and an adoption that fails does so before it drops a record.
 
 use crate::address::{SegmentNo, SlotNo};
 use crate::geometry::Params;
@@ -38,8 +40,7 @@ pub(crate) struct KeptWrites {
     holes: Arc<KeptPool>,
     streams: Arc<KeptPool>,
     discards: Arc<KeptPool>,
-    /// The memory, if it outlives this process.
-    kept: Option<KeptMemory>,
+    memory: KeptMemory,
 }
 
 /// A block's version, as its record says.
@@ -72,23 +73,25 @@ impl KeptWrites {
 
     /// The pools of the memory that outlives this process, or of new memory.
     pub(crate) fn of(kept: Option<KeptMemory>, params: &Params, limits: &Limits) -> Result<Self> {
-        match kept {
-            Some(memory) => Ok(KeptWrites { kept: Some(memory.clone()), ..Self::new(&memory) }),
-            None => Ok(Self::new(&KeptMemory::anonymous(&Self::layout(params, limits))?)),
-        }
+        let new = || KeptMemory::anonymous(&Self::layout(params, limits));
+        kept.map_or_else(new, Ok).map(Self::new)
     }
 
-    /// The pools of memory that ends with this process.
-    pub(crate) fn new(memory: &KeptMemory) -> Self {
+    /// The pools of a memory with such a layout.
+    pub(crate) fn new(memory: KeptMemory) -> Self {
         let pool = |at| memory.pool(at).clone();
-        KeptWrites { blocks: pool(0), holes: pool(1), streams: pool(2), discards: pool(3), kept: None }
+        KeptWrites { blocks: pool(0), holes: pool(1), streams: pool(2), discards: pool(3), memory }
     }
 
-    /// Leaves the writes to the next process, because this one cannot open the disk. Returns the
-    /// error.
-    pub(crate) fn leave(&self, failed: Error) -> Error {
-        self.kept.iter().for_each(KeptMemory::leave_to_successor);
-        failed
+    /// Leaves the memory to the next process: this one drops records of writes that are not durable.
+    pub(crate) fn leave(&self) {
+        self.memory.leave_to_successor();
+    }
+
+    /// Leaves the memory, which has a record that this disk cannot have. Returns the error.
+    pub(crate) fn refuse(&self, found: String) -> Error {
+        self.leave();
+        not_of_this_disk(found)
     }
 
     /// A record for the content of a block.
@@ -120,12 +123,15 @@ impl KeptWrites {
     }
 
     /// The versions of blocks that a predecessor left, and its holes.
+    ///
+    /// Errors, also of the other adoptions: [`lacuna_contracts::Kind::Corrupt`] for a record that
+    /// the disk cannot have.
     pub(crate) fn adopt_versions(&self, blocks: u64) -> Result<(Vec<KeptVersion>, Vec<KeptVersion>)> {
         let versions = |pool: &Arc<KeptPool>| {
             let found = pool.take_adopted().into_iter().map(|record| {
                 let [block, version] = [0, 1].map(|at: usize| record.words()[at].load(Ordering::Relaxed));
                 if block >= blocks {
-                    return Err(not_of_this_disk(format!("block {block}")));
+                    return Err(self.refuse(format!("block {block}")));
                 }
                 Ok(KeptVersion { block: BlockAddr(block), version, record })
             });
@@ -141,7 +147,7 @@ impl KeptWrites {
             let [segment, slot] = [0, 1].map(|at: usize| record.words()[at].load(Ordering::Relaxed));
             match (SegmentNo::checked(segment, g.segments), SlotNo::checked(slot, g.slots)) {
                 (Some(segment), Some(slot)) => Ok(KeptStream { segment, slot, record }),
-                _ => Err(not_of_this_disk(format!("segment {segment} in slot {slot}"))),
+                _ => Err(self.refuse(format!("segment {segment} in slot {slot}"))),
             }
         });
         found.collect()
@@ -153,7 +159,7 @@ impl KeptWrites {
         let found = self.discards.take_adopted().into_iter().map(|record| {
             let segment = record.words()[0].load(Ordering::Relaxed);
             let known = SegmentNo::checked(segment, segments)
-                .ok_or_else(|| not_of_this_disk(format!("segment {segment}")))?;
+                .ok_or_else(|| self.refuse(format!("segment {segment}")))?;
             Ok((known, record))
         });
         found.collect()

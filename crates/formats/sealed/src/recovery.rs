@@ -76,7 +76,8 @@ impl ReplayIndex {
 }
 
 /// Takes over the writes that a predecessor left in memory, and says whether it left any. The moves
-/// of the journal have been applied to the map, and its blocks were not destaged yet.
+/// of the journal have been applied to the map, and its blocks were not destaged yet. After an error
+/// the memory is left as it is to a successor.
 pub(crate) fn adopt_kept(
     kept: &KeptWrites,
     params: &Params,
@@ -98,12 +99,12 @@ pub(crate) fn adopt_kept(
     for (segment, _) in &discards {
         if let Ok(None) = segments.slot(*segment) {
             let mut void = replayed.latest.range(segment.blocks());
-            void.try_for_each(|(block, _)| cache.put_hole(*block))?;
+            void.try_for_each(|(block, _)| cache.put_hole(*block)).inspect_err(|_| kept.leave())?;
         }
     }
     let blocks: Vec<BlockAddr> = data.iter().chain(&holes).map(|kept| kept.block).collect();
     cache.adopt(data, holes);
-    segments.adopt(streams, discards)?;
+    segments.adopt(kept, streams, discards)?;
     // A stream may hold a torn block where the cache has a version: the predecessor died while it
     // wrote there. The block must not become the slot's, which a power cut could leave alone.
     blocks.into_iter().for_each(|block| segments.uncover(block));

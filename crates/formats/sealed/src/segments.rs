@@ -18,7 +18,7 @@ use crate::locks::ChunkLocks;
 use crate::map::SegmentMap;
 use crate::segments::cow_segment::{CowSegment, CowSegments, Stream};
 use lacuna_contracts::{BlockAddr, Result};
-use lacuna_kept_memory::{KeptRecord, not_of_this_disk};
+use lacuna_kept_memory::KeptRecord;
 use lacuna_medium::Medium;
 use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 use std::sync::Arc;
@@ -50,6 +50,7 @@ impl Segments {
     /// Errors: [`lacuna_contracts::Kind::Corrupt`] if they do not fit the map.
     pub(crate) fn adopt(
         &self,
+        kept: &KeptWrites,
         streams: Vec<KeptStream>,
         discards: Vec<(SegmentNo, KeptRecord)>,
     ) -> Result<()> {
@@ -66,7 +67,7 @@ impl Segments {
                 continue;
             }
             if !self.map.take_free(slot, mapped.is_none()) {
-                return Err(not_of_this_disk(format!("a stream to slot {}, which is in use", slot.get())));
+                return Err(kept.refuse(format!("a stream to slot {}, which is in use", slot.get())));
             }
             self.cow.insert_frozen(segment, slot, record);
         }

@@ -39,8 +39,9 @@ fn a_successor_finds_published_records_only() {
     drop(records.remove(2));
     let mut half = memory.pool(0).take().unwrap();
     half.bytes_mut()[..9].fill(9);
-    // The process dies here: nothing is dropped.
-    records.into_iter().chain([half]).for_each(KeptRecord::leave);
+    // As if the process died here.
+    memory.leave_to_successor();
+    drop((records, half));
     let successor = adopt(&memory);
     let taken: Vec<KeptRecord> = (0..2).map(|_| successor.pool(0).take().unwrap()).collect();
     assert!(taken.iter().all(|record| record.bytes().iter().all(|byte| *byte == 0)));
@@ -52,15 +53,29 @@ fn a_successor_finds_published_records_only() {
 }
 
 #[test]
-fn records_that_were_left_stay_when_they_are_dropped() {
+fn records_of_memory_that_was_left_stay_when_they_are_dropped() {
     let memory = KeptMemory::shared(&OWNER, &LAYOUT).unwrap();
     let mut records: Vec<KeptRecord> = std::iter::from_fn(|| memory.pool(0).take()).collect();
     records.iter_mut().zip(1..).for_each(|(record, tag)| put(record, tag));
     records[1].withdraw();
     memory.leave_to_successor();
     records[2].withdraw();
+    records[1].publish();
     drop(records);
+    // A disk that went on would have its writes refused, since no successor would find them.
+    assert!(memory.pool(0).take().is_none() && memory.pool(1).take().is_none());
     assert_eq!(found(&adopt(&memory)), [1, 3, 4]);
+}
+
+#[test]
+fn memory_without_a_successor_is_wiped_although_it_is_left() {
+    let memory = KeptMemory::anonymous(&LAYOUT).unwrap();
+    let mut record = memory.pool(0).take().unwrap();
+    put(&mut record, 7);
+    memory.leave_to_successor();
+    drop(record);
+    let record = memory.pool(0).take().unwrap();
+    assert!(record.bytes().iter().all(|byte| *byte == 0));
 }
 
 #[test]

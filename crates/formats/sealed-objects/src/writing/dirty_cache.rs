@@ -161,13 +161,6 @@ impl DirtyCache {
         segments.into_iter().filter(must_queue).collect()
     }
 
-    /// Leaves all records to another server: they stay published when the cache is dropped.
-    pub(crate) fn leave_records(&self) {
-        for shard in &self.shards {
-            std::mem::forget(std::mem::take(&mut shard.state.lock().segments));
-        }
-    }
-
     /// Bytes that are acknowledged and not yet in the store, plus reservations for blocks about to
     /// be put.
     pub(crate) fn dirty_bytes(&self) -> u64 {
@@ -457,6 +450,15 @@ impl DirtyCache {
 
     fn state(&self, segment: Segment) -> MutexGuard<'_, CacheShardState> {
         self.shard(segment).state.lock()
+    }
+}
+
+impl Drop for DirtyCache {
+    /// Leaves blocks and discards that are not in the store to a successor.
+    fn drop(&mut self) {
+        if self.dirty_bytes() > 0 {
+            self.records.leave();
+        }
     }
 }
 

@@ -7,11 +7,11 @@ use lacuna_kept_memory::KeptMemory;
 const LIMIT: u64 = 1 << 20;
 
 fn memory() -> KeptMemory {
-    KeptMemory::anonymous(&WriteRecords::layout(1, LIMIT)).unwrap()
+    KeptMemory::simulated(&WriteRecords::layout(1, LIMIT)).unwrap()
 }
 
 fn cache_in(memory: &KeptMemory) -> DirtyCache {
-    DirtyCache::new(1, LIMIT, WriteRecords::new(memory))
+    DirtyCache::new(1, LIMIT, WriteRecords::new(memory.clone()))
 }
 
 fn put(cache: &DirtyCache, index: u64, tag: u8) {
@@ -78,12 +78,14 @@ fn a_successor_adopts_what_was_not_acknowledged_by_the_store() {
 }
 
 #[test]
-fn a_record_of_another_disk_is_refused() {
+fn a_record_of_another_disk_is_refused_and_stays() {
     let memory = memory();
     let cache = cache_in(&memory);
     put(&cache, 7, 1);
-    let left = WriteRecords::new(&memory.as_if_died().unwrap()).take_left(7);
-    assert_eq!(left.err().expect("refused").kind(), lacuna_contracts::Kind::Corrupt);
+    let left = memory.as_if_died().unwrap();
+    let refused = WriteRecords::new(left.clone()).take_left(7);
+    assert_eq!(refused.err().expect("refused").kind(), lacuna_contracts::Kind::Corrupt);
+    assert_eq!(adopted(&left), (vec![(7, 1)], false));
 }
 
 #[test]

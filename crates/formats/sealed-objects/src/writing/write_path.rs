@@ -66,15 +66,12 @@ impl WritePath {
     /// Takes over the writes that a predecessor left, and writes them. To be called before any
     /// other write. A store that refuses them is no error: they wait in the cache.
     ///
-    /// Errors: all other errors of the store. The writes are left to another server then.
+    /// Errors: all other errors of the store.
     pub(crate) fn adopt(&self, left: LeftRecords) -> Result<()> {
         let segments = self.cache.adopt(left);
         segments.into_iter().for_each(|segment| self.queue.push(segment));
         match self.flush() {
-            Err(e) if !e.changed_nothing() => {
-                self.cache.leave_records();
-                Err(e)
-            }
+            Err(e) if !e.changed_nothing() => Err(e),
             _ => Ok(()),
         }
     }

@@ -9,14 +9,16 @@
 //! Invariants:
 //! - A block and a discard are published before they are acknowledged, and withdrawn after the
 //!   store acknowledged the transaction with them, or after a later version is published.
+//! - A cache that is dropped with blocks or discards leaves the memory to a successor, and so does
+//!   an adoption that fails.
 //! - The published versions of one block, and the discards of its segment, are ordered by their
 //!   numbers. When the store acknowledges a transaction, all published versions of its blocks that
 //!   are older are withdrawn before another transaction of the object begins.
 
 use crate::segment::Segment;
 use crate::writing::pending_segment::{BlockContent, CacheVersion, HOLE_COST, place_and_version};
-use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Error, Kind, Result, SEGMENT_BLOCKS};
-use lacuna_kept_memory::{KeptMemory, KeptPool, KeptRecord, PoolLayout};
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Result, SEGMENT_BLOCKS};
+use lacuna_kept_memory::{KeptMemory, KeptPool, KeptRecord, PoolLayout, not_of_this_disk, used_up};
 use std::sync::Arc;
 
 /// Blocks beyond the limit of the cache, of requests that put them and of transactions with
@@ -32,6 +34,7 @@ pub(crate) struct WriteRecords {
     blocks: Arc<KeptPool>,
     holes: Arc<KeptPool>,
     discards: Arc<KeptPool>,
+    memory: KeptMemory,
 }
 
 /// The version of a block that a predecessor left.
@@ -71,14 +74,19 @@ impl WriteRecords {
     }
 
     /// The pools of a memory with such a layout.
-    pub(crate) fn new(memory: &KeptMemory) -> Self {
+    pub(crate) fn new(memory: KeptMemory) -> Self {
         let pool = |at| memory.pool(at).clone();
-        WriteRecords { blocks: pool(0), holes: pool(1), discards: pool(2) }
+        WriteRecords { blocks: pool(0), holes: pool(1), discards: pool(2), memory }
+    }
+
+    /// Leaves the memory to a successor: this process drops records that are not in the store.
+    pub(crate) fn leave(&self) {
+        self.memory.leave_to_successor();
     }
 
     /// A copy of a block, which is not published.
     ///
-    /// Errors: [`Kind::Memory`] if all records are in use.
+    /// Errors: [`lacuna_contracts::Kind::Memory`] if all records are in use.
     pub(crate) fn data(&self, block: &[u8; BLOCK_SIZE]) -> Result<BlockContent> {
         let mut record = self.blocks.take().ok_or_else(used_up)?;
         record.bytes_mut().copy_from_slice(block);
@@ -97,7 +105,8 @@ impl WriteRecords {
 
     /// Takes the records that a predecessor left on a disk of `blocks` blocks.
     ///
-    /// Errors: [`Kind::Corrupt`] for a record that this disk cannot have.
+    /// Errors: [`lacuna_contracts::Kind::Corrupt`] for a record that this disk cannot have. The
+    /// memory is left to a successor then.
     pub(crate) fn take_left(&self, blocks: u64) -> Result<LeftRecords> {
         let data = self.blocks.take_adopted().into_iter().map(|record| BlockContent::Data(Arc::new(record)));
         let holes = self.holes.take_adopted().into_iter().map(|record| BlockContent::Hole(Arc::new(record)));
@@ -111,7 +120,7 @@ impl WriteRecords {
         });
         let mut left = LeftRecords { blocks: contents.collect(), discards: discards.collect() };
         if let Some(found) = left.foreign(blocks) {
-            left.leave();
+            self.leave();
             return Err(not_of_this_disk(found));
         }
         left.blocks.sort_unstable_by_key(|left| (left.block, left.version));
@@ -128,21 +137,4 @@ impl LeftRecords {
         let block = block.map(|left| format!("block {}", left.block.0));
         block.or_else(|| segment.map(|left| format!("segment {}", left.segment.0)))
     }
-
-    /// Leaves the records to another server: they stay published.
-    fn leave(self) {
-        std::mem::forget(self);
-    }
-}
-
-fn not_of_this_disk(found: String) -> Error {
-    Error::new(Kind::Corrupt, "the memory of the last server does not fit this disk")
-        .found(found)
-        .expected("writes that the last server acknowledged and did not flush")
-        .hint("writes that were not flushed are lost; check the file system that lies on the disk")
-}
-
-fn used_up() -> Error {
-    Error::new(Kind::Memory, "the memory for writes that are not in the store yet is used up")
-        .hint("write less at a time, or flush")
 }

@@ -335,6 +335,15 @@ impl WriteCache {
     }
 }
 
+impl Drop for WriteCache {
+    /// Leaves newest versions to a successor: the journal does not hold them.
+    fn drop(&mut self) {
+        if self.dirty_bytes() > 0 {
+            self.kept.leave();
+        }
+    }
+}
+
 impl CacheShard {
     fn next_version(&mut self) -> VersionNo {
         self.puts += 1;
@@ -363,7 +372,7 @@ mod tests {
     fn unused_buffers_are_wiped() {
         let layout = PoolLayout { records: 1 << 16, words: 2, bytes: BLOCK_SIZE as u32 };
         let memory = KeptMemory::anonymous(&[layout; 4]).unwrap();
-        let cache = WriteCache::new(KeptWrites::new(&memory));
+        let cache = WriteCache::new(KeptWrites::new(memory));
         let blocks = || (0..SPARE as u64 + 8).map(|at| BlockAddr(at * SHARDS as u64));
         let spare = || cache.shards.iter().map(|shard| shard.lock().spare.len()).sum::<usize>();
         for _ in 0..3 {

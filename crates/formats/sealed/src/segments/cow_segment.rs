@@ -127,6 +127,15 @@ struct KeptCowSegment {
     _discard: Option<KeptRecord>,
 }
 
+impl Drop for CowSegments {
+    /// Leaves what was not committed to a successor.
+    fn drop(&mut self) {
+        if self.len() > 0 {
+            self.kept.leave();
+        }
+    }
+}
+
 impl Drop for KeptCowSegment {
     fn drop(&mut self) {
         // Readers may still have references to the stream. To a successor it is void now.

@@ -100,7 +100,7 @@ impl TornDisk {
             model.record_flush();
         }
         let layout = SealedDisk::kept_layout(&params, options(0).budget);
-        let memory = KeptMemory::anonymous(&layout).unwrap();
+        let memory = KeptMemory::simulated(&layout).unwrap();
         let tearing = Arc::new(InterceptedMedium(TearingMedium {
             medium: medium.clone(),
             memory: memory.clone(),
