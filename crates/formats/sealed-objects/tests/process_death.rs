@@ -12,13 +12,12 @@
 
 mod scripted_stores;
 
-use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Error, Kind, Result, SEGMENT_BLOCKS};
+use lacuna_contracts::{BlockAddr, Disk, Error, Kind, Result, SEGMENT_BLOCKS};
 use lacuna_crypto::Cipher;
 use lacuna_kept_memory::KeptMemory;
 use lacuna_medium::{MemoryObjects, ObjectStore, ObjectTransaction, Query, QueryAnswer, SnapshotId};
 use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, ObjectOptions, ObjectParams, Stores};
-use lacuna_sim::versions::DiskModel;
-use lacuna_sim::{InterceptedObjects, ObjectInterceptor, Rng, RunDigest, env_number};
+use lacuna_sim::{End, EndsModel, InterceptedObjects, ObjectInterceptor, Rng, RunDigest, env_number};
 use scripted_stores::*;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -149,10 +148,7 @@ impl ObjectInterceptor for DyingStore {
 
 /// The contents that the disk may have.
 struct DiskHistory {
-    /// After a death of the process.
-    after_death: DiskModel,
-    /// After a loss of the machine.
-    after_loss: DiskModel,
+    model: EndsModel,
     /// Each snapshot with its content.
     snapshots: Vec<(String, Vec<u64>)>,
     next_stamp: u64,
@@ -160,34 +156,27 @@ struct DiskHistory {
 
 impl DiskHistory {
     fn new() -> DiskHistory {
-        let model = || DiskModel::new("the disk", BLOCKS);
-        DiskHistory { after_death: model(), after_loss: model(), snapshots: vec![], next_stamp: 0 }
-    }
-
-    fn begin(&mut self, first: u64, count: u64, stamp: u64) {
-        self.after_death.add_version(first, count, stamp);
-        self.after_loss.add_version(first, count, stamp);
+        DiskHistory { model: EndsModel::new("the disk", BLOCKS), snapshots: vec![], next_stamp: 0 }
     }
 
     fn acknowledge(&mut self, process: &DyingProcess, first: u64, count: u64) {
         if !process.is_dead() {
-            (first..first + count).for_each(|block| self.after_death.record_block_flush(block));
+            self.model.acknowledge(first, count);
         }
     }
 
     fn record_flush(&mut self, process: &DyingProcess) {
         if !process.is_dead() {
-            self.after_death.record_flush();
-            self.after_loss.record_flush();
+            self.model.acknowledge(0, BLOCKS);
+            self.model.note_flush();
         }
     }
 
     /// Compares a disk that was just opened: it has made durable all that it reads.
     fn check(&mut self, disk: &dyn Disk) -> std::result::Result<(), String> {
-        let mut data = vec![0; BLOCKS as usize * BLOCK_SIZE];
-        disk.read(BlockAddr(0), &mut data).map_err(|e| format!("a read fails: {e}"))?;
-        self.after_death.adopt(0, &data)?;
-        self.after_loss.adopt(0, &data)
+        self.model.check(disk)?;
+        self.model.note_flush();
+        Ok(())
     }
 
     fn check_snapshots(
@@ -228,7 +217,7 @@ impl DiskHistory {
                 let (first, count) = place(rng, 200);
                 let found = stamps(disk, first, count)?;
                 for (block, found) in (first..).zip(found) {
-                    assert_eq!(found, self.after_death.latest(block), "block {block} while running");
+                    assert_eq!(found, self.model.now().latest(block), "block {block} while running");
                 }
                 Ok(())
             }
@@ -237,7 +226,7 @@ impl DiskHistory {
 
     fn write(&mut self, disk: &ObjectDisk, process: &DyingProcess, (first, count): (u64, u64)) -> Result<()> {
         self.next_stamp += 1;
-        self.begin(first, count, self.next_stamp);
+        self.model.begin(first, count, self.next_stamp);
         write(disk, first, count, self.next_stamp)?;
         self.acknowledge(process, first, count);
         Ok(())
@@ -249,7 +238,7 @@ impl DiskHistory {
         process: &DyingProcess,
         (first, count): (u64, u64),
     ) -> Result<()> {
-        self.begin(first, count, 0);
+        self.model.begin(first, count, 0);
         disk.discard(BlockAddr(first), count)?;
         self.acknowledge(process, first, count);
         Ok(())
@@ -265,7 +254,7 @@ impl DiskHistory {
         disk.create_snapshot(&name)?;
         self.record_flush(process);
         if !process.is_dead() {
-            let content = (0..BLOCKS).map(|block| self.after_death.latest(block)).collect();
+            let content = (0..BLOCKS).map(|block| self.model.now().latest(block)).collect();
             self.snapshots.push((name, content));
         }
         Ok(())
@@ -273,7 +262,7 @@ impl DiskHistory {
 
     fn roll_back(&mut self, disk: &ObjectDisk, process: &DyingProcess) -> Result<()> {
         let Some((name, content)) = self.snapshots.last().cloned() else { return Ok(()) };
-        (0..).zip(content).for_each(|(block, stamp)| self.begin(block, 1, stamp));
+        (0..).zip(content).for_each(|(block, stamp)| self.model.begin(block, 1, stamp));
         disk.rollback(&name)?;
         self.record_flush(process);
         Ok(())
@@ -307,7 +296,7 @@ fn simulate(kind: CipherAndLayout, seed: u64, ends: u64, keeps: bool) -> Simulat
     let mut simulated = Simulated { deaths: 0, losses: 0, digest: 0, violation: None };
     while simulated.deaths + simulated.losses < ends {
         let memory: KeptMemory =
-            kept.take().filter(|_| keeps).unwrap_or_else(|| KeptMemory::anonymous(&layout).unwrap());
+            kept.take().filter(|_| keeps).unwrap_or_else(|| KeptMemory::simulated(&layout).unwrap());
         let process = DyingProcess::new(&memory, &mut rng);
         let with = ObjectOptions { kept: Some(memory.clone()), ..options(rng.next_u64()) };
         let stores = DyingStore::stores(&scripted, &process);
@@ -348,12 +337,14 @@ fn simulate(kind: CipherAndLayout, seed: u64, ends: u64, keeps: bool) -> Simulat
         process.die();
         digest.add_word(process.changes.load(Ordering::SeqCst));
         kept = process.left.lock().unwrap().take();
-        if rng.chance(2, 3) {
-            simulated.deaths += 1;
-        } else {
-            simulated.losses += 1;
-            kept = None;
-            history.after_death.clone_from(&history.after_loss);
+        let end = if rng.chance(2, 3) { End::ProcessDeath } else { End::PowerCut };
+        history.model.note_end(end);
+        match end {
+            End::ProcessDeath => simulated.deaths += 1,
+            End::PowerCut => {
+                simulated.losses += 1;
+                kept = None;
+            }
         }
         drop(opened);
         // The memory has no reference to itself any more.

@@ -34,7 +34,7 @@ fn open_under_lies(dead: DeadDisk<'_>, rng: &mut Rng, shown: &mut OpeningResults
     let medium = Arc::new(dead.medium);
     let lies = Lies { per_mille, rng: Rng::new(rng.next_u64()), may_forge };
     medium.set_lies_except(Some(lies), HonestReads { first_reads, ..HonestReads::default() });
-    let mut model: DiskModel = dead.models.ever.clone().expect("the play keeps all versions");
+    let mut model: DiskModel = dead.model.ever().expect("the play keeps all versions").clone();
     let context = format!("first reads true: {first_reads}, {per_mille} lies in 1000 reads");
 
     let (dying, last) = DyingMedium::over(&medium, &dead.memory);

@@ -10,7 +10,7 @@
 //! that lie (`lies.rs`), and requests of a dead process that arrive later (`late_writes.rs`). In
 //! `threads.rs` several threads use the disk until the process dies. `torn_stream.rs` tears one
 //! write to a stream, and cuts the power at each step of the next opening. In `failed_opening.rs`
-//! the next opening fails in one of its first operations.
+//! the next opening fails in one of its first operations, or the disk is not closed after it.
 //!
 //! `LACUNA_CUTS` is the number of ends per cipher (default 200; an eighth of it for each trouble, a
 //! tenth with threads), `LACUNA_SEED` the seed.
@@ -21,7 +21,6 @@ mod failed_opening;
 mod fixture;
 mod late_writes;
 mod lies;
-mod models;
 mod play;
 mod standstill;
 mod threads;

@@ -1,15 +1,17 @@
 //! The play of one disk: rounds that end with the death of the process or with a power cut.
 
 use crate::dying_medium::{DyingMedium, LastState, ReadFailures, arm, open_kept};
-use crate::fixture::random_work::BLOCKS;
+use crate::fixture::random_work::{BLOCKS, RandomWork};
 use crate::fixture::{create, options, params};
-use crate::models::Models;
 use lacuna_contracts::{BLOCK_SIZE, Disk, Error, Kind, SEGMENT_BLOCKS};
 use lacuna_crypto::Cipher;
 use lacuna_kept_memory::{KeptMemory, PoolLayout};
 use lacuna_medium::Medium;
 use lacuna_sealed::{Params, SealedDisk};
-use lacuna_sim::{CrashMedium, FaultMedium, InterceptedMedium, LateMedium, LateRequests, Rng, RunDigest};
+use lacuna_sim::versions::DiskWorkload;
+use lacuna_sim::{
+    CrashMedium, End, EndsModel, FaultMedium, InterceptedMedium, LateMedium, LateRequests, Rng, RunDigest,
+};
 use std::sync::Arc;
 
 /// The trouble of a disk beside the ends of rounds.
@@ -50,12 +52,12 @@ impl Outcome {
     }
 }
 
-/// A disk as a death left it, and the models after the next process opened it.
+/// A disk as a death left it, and the model after the next process opened it.
 pub(crate) struct DeadDisk<'a> {
     pub(crate) medium: CrashMedium,
     pub(crate) memory: KeptMemory,
     pub(crate) params: &'a Params,
-    pub(crate) models: &'a Models,
+    pub(crate) model: &'a EndsModel,
 }
 
 /// Called with each disk that a death left, after its next opening succeeded.
@@ -74,9 +76,7 @@ pub(crate) struct Play {
     kept: Option<KeptMemory>,
     /// The requests that the last process left.
     late: LateRequests,
-    models: Models,
-    /// Whether power was cut since the last comparison with the models.
-    was_cut: bool,
+    model: EndsModel,
     next_stamp: u64,
     outcome: Outcome,
     digest: RunDigest,
@@ -97,8 +97,10 @@ impl Play {
         let medium = Arc::new(CrashMedium::new(params.geometry().end()));
         create(&*medium, &params);
         let lies = trouble == Trouble::LyingCopies;
+        let mut model = EndsModel::new("the disk", BLOCKS);
         if lies {
             medium.keep_history();
+            model = model.keeping_all();
         }
         Play {
             trouble,
@@ -109,8 +111,7 @@ impl Play {
             medium,
             kept: None,
             late: LateRequests::default(),
-            models: Models::new(lies),
-            was_cut: false,
+            model,
             next_stamp: 0,
             outcome: Outcome::default(),
             digest: RunDigest::new(),
@@ -143,17 +144,16 @@ impl Play {
         let copies = self.trouble == Trouble::LyingCopies;
         let copy = left.as_ref().filter(|_| copies);
         let copy = copy.map(|memory| (self.medium.fork(), memory.as_if_died().unwrap()));
-        let memory = left.unwrap_or_else(|| KeptMemory::anonymous(&self.layout).unwrap());
+        let memory = left.unwrap_or_else(|| KeptMemory::simulated(&self.layout).unwrap());
         let media = self.media(&memory);
         arm(&mut self.rng, &self.medium, &memory, &media.last);
         let opened = self.open(&media, &memory)?;
         if let Some(disk) = &opened {
             media.reads.set(0);
-            self.models.check(disk, self.was_cut)?;
-            self.was_cut = false;
+            self.model.check(disk)?;
             if let Some((medium, memory)) = copy {
-                let (params, models) = (&self.params, &self.models);
-                play(DeadDisk { medium, memory, params, models }, &mut self.rng);
+                let (params, model) = (&self.params, &self.model);
+                play(DeadDisk { medium, memory, params, model }, &mut self.rng);
             }
             self.use_disk(disk, &media)?;
         }
@@ -227,7 +227,7 @@ impl Play {
         let one_of = if fails { *self.rng.pick(&[60, 400]) } else { 0 };
         media.reads.set(one_of);
         for _ in 0..40 + self.rng.below(120) {
-            let done = self.models.step(disk, &mut self.rng, &mut self.next_stamp, &self.medium);
+            let done = self.step(disk);
             if self.medium.is_cut() {
                 break;
             }
@@ -237,12 +237,25 @@ impl Play {
                 }
                 self.outcome.failed += 1;
                 media.reads.set(0);
-                self.models.settle(disk)?;
+                self.model.settle(disk)?;
                 media.reads.set(one_of);
             }
         }
         if self.rng.chance(1, 8) && disk.close().is_ok() && !self.medium.is_cut() {
-            self.models.after_cut.record_flush();
+            self.model.note_flush();
+        }
+        Ok(())
+    }
+
+    /// Runs one operation. The model notes its writes as acknowledged if it returned before the end.
+    fn step(&mut self, disk: &SealedDisk) -> lacuna_contracts::Result<()> {
+        let (rng, next_stamp) = (&mut self.rng, &mut self.next_stamp);
+        let done =
+            RandomWork(DiskWorkload { disk, model: self.model.for_operation(), rng, next_stamp }).step();
+        let is_alive = !self.medium.is_cut();
+        self.model.note_operation(done.is_ok() && is_alive);
+        if done? && is_alive {
+            self.model.note_flush();
         }
         Ok(())
     }
@@ -259,11 +272,12 @@ impl Play {
 
     /// Ends the round with the death of the process or with a power cut.
     fn end(&mut self, media: &RoundMedia) {
-        let dies = self.rng.chance(2, 3);
+        let end = if self.rng.chance(2, 3) { End::ProcessDeath } else { End::PowerCut };
+        self.model.note_end(end);
         self.digest.add_word(self.medium.ops());
         let late = media.late.as_ref().map(|late| &late.0);
         self.outcome.arrived += late.map_or(0, LateMedium::arrived);
-        let successor = if dies {
+        let successor = if end == End::ProcessDeath {
             self.outcome.deaths += 1;
             self.kept = media.last.take();
             match late {
@@ -276,8 +290,6 @@ impl Play {
             }
         } else {
             self.outcome.cuts += 1;
-            self.was_cut = true;
-            self.models.now.clone_from(&self.models.after_cut);
             match late {
                 Some(late) => late.after_power_cycle(&mut self.rng),
                 None => self.medium.after_power_cycle(&mut self.rng),

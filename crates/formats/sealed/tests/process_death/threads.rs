@@ -8,7 +8,6 @@
 use crate::dying_medium::open_kept;
 use crate::fixture::random_work::BLOCKS;
 use crate::fixture::{create, options, params, run_content};
-use crate::models::Models;
 use crate::play::Outcome;
 use crate::seed_and_ends;
 use crate::standstill::{DeathEvents, EventMedium, Standstill};
@@ -17,7 +16,7 @@ use lacuna_crypto::Cipher;
 use lacuna_kept_memory::{KeptMemory, PoolLayout};
 use lacuna_medium::Medium;
 use lacuna_sealed::{Params, SealedDisk};
-use lacuna_sim::{CrashMedium, InterceptedMedium, LateMedium, LateRequests, Rng};
+use lacuna_sim::{CrashMedium, End, EndsModel, InterceptedMedium, LateMedium, LateRequests, Rng};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -36,7 +35,7 @@ type Loss = String;
 struct DyingThread<'a> {
     number: u64,
     disk: &'a SealedDisk,
-    models: &'a Mutex<Models>,
+    model: &'a Mutex<EndsModel>,
     standstill: &'a Standstill,
     next_stamp: &'a AtomicU64,
     rng: Rng,
@@ -79,33 +78,31 @@ impl DyingThread<'_> {
 
     /// Notes the versions that a request is about to make.
     fn begin(&self, first: u64, count: u64, stamp: u64) {
-        let mut models = self.models.lock().unwrap();
-        models.now.add_version(first, count, stamp);
-        models.after_cut.add_version(first, count, stamp);
+        self.model.lock().unwrap().begin(first, count, stamp);
     }
 
     /// Notes that a request was acknowledged, unless the process has begun to die: then it may be
     /// one that the death interrupted.
     fn end(&self, done: Result<()>, first: u64, count: u64) -> std::result::Result<(), Loss> {
-        let mut models = self.models.lock().unwrap();
+        let mut model = self.model.lock().unwrap();
         if !self.standstill.is_alive() {
             return Ok(());
         }
         done.map_err(|e| format!("a request fails: {e}"))?;
-        (first..first + count).for_each(|block| models.now.record_block_flush(block));
+        model.acknowledge(first, count);
         Ok(())
     }
 
     /// Flushes the disk. Of the other threads it is unknown which writes came before.
     fn flush(&self) -> std::result::Result<(), Loss> {
         let done = self.disk.flush();
-        let mut models = self.models.lock().unwrap();
+        let mut model = self.model.lock().unwrap();
         if !self.standstill.is_alive() {
             return Ok(());
         }
         done.map_err(|e| format!("a flush fails: {e}"))?;
         let own = (0..BLOCKS).filter(|block| block / RUN % THREADS == self.number);
-        own.for_each(|block| models.after_cut.record_block_flush(block));
+        own.for_each(|block| model.note_block_flush(block));
         Ok(())
     }
 
@@ -113,14 +110,14 @@ impl DyingThread<'_> {
     fn check(&self, first: u64) -> std::result::Result<(), Loss> {
         let mut data = vec![0; RUN as usize * BLOCK_SIZE];
         let done = self.disk.read(BlockAddr(first), &mut data);
-        let models = self.models.lock().unwrap();
+        let model = self.model.lock().unwrap();
         if !self.standstill.is_alive() {
             return Ok(());
         }
         done.map_err(|e| format!("a read fails: {e}"))?;
         (first..)
             .zip(data.chunks_exact(BLOCK_SIZE))
-            .try_for_each(|(block, data)| models.now.version_of(block, data).map(drop))
+            .try_for_each(|(block, data)| model.now().version_of(block, data).map(drop))
     }
 }
 
@@ -133,8 +130,7 @@ struct ThreadedPlay {
     medium: Arc<CrashMedium>,
     kept: Option<KeptMemory>,
     late: LateRequests,
-    models: Mutex<Models>,
-    was_cut: bool,
+    model: Mutex<EndsModel>,
     next_stamp: AtomicU64,
     outcome: Outcome,
     /// The most requests in flight at one end.
@@ -154,8 +150,7 @@ impl ThreadedPlay {
             medium,
             kept: None,
             late: LateRequests::default(),
-            models: Mutex::new(Models::new(false)),
-            was_cut: false,
+            model: Mutex::new(EndsModel::new("the disk", BLOCKS)),
             next_stamp: AtomicU64::new(0),
             outcome: Outcome::default(),
             most_in_flight: 0,
@@ -171,7 +166,7 @@ impl ThreadedPlay {
 
     /// One process: it opens the disk, and its threads use it until the end.
     fn round(&mut self) -> std::result::Result<(), Loss> {
-        let memory = self.kept.take().unwrap_or_else(|| KeptMemory::anonymous(&self.layout).unwrap());
+        let memory = self.kept.take().unwrap_or_else(|| KeptMemory::simulated(&self.layout).unwrap());
         let events =
             if self.rng.chance(2, 3) { DeathEvents::Requests } else { DeathEvents::RequestsAndChanges };
         let standstill = Arc::new(Standstill::new(events));
@@ -189,8 +184,7 @@ impl ThreadedPlay {
         let late = Arc::new(InterceptedMedium(late));
         let disk = open_kept(late.clone(), &self.params, &memory, self.rng.next_u64())
             .map_err(|e| format!("does not open: {e}"))?;
-        self.models.get_mut().unwrap().check(&disk, self.was_cut)?;
-        self.was_cut = false;
+        self.model.get_mut().unwrap().check(&disk)?;
         let left = self.use_disk(&disk, &memory, &standstill)?;
         self.most_in_flight = self.most_in_flight.max(late.0.in_flight());
         self.end(&late.0, left);
@@ -213,10 +207,10 @@ impl ThreadedPlay {
         standstill.arm(THREADS as usize, self.rng.below(limit));
         let operations = 20 + self.rng.below(40);
         let rngs: Vec<Rng> = (0..THREADS).map(|_| Rng::new(self.rng.next_u64())).collect();
-        let (models, next_stamp) = (&self.models, &self.next_stamp);
+        let (model, next_stamp) = (&self.model, &self.next_stamp);
         std::thread::scope(|scope| {
             let thread = |(number, rng)| {
-                let thread = DyingThread { number, disk, models, standstill, next_stamp, rng };
+                let thread = DyingThread { number, disk, model, standstill, next_stamp, rng };
                 scope.spawn(move || thread.run(operations))
             };
             let threads: Vec<_> = (0..).zip(rngs).map(thread).collect();
@@ -231,7 +225,9 @@ impl ThreadedPlay {
 
     /// Ends the round with the death of the process or with a power cut.
     fn end(&mut self, late: &LateMedium, left: KeptMemory) {
-        let successor = if self.rng.chance(2, 3) {
+        let end = if self.rng.chance(2, 3) { End::ProcessDeath } else { End::PowerCut };
+        self.model.get_mut().unwrap().note_end(end);
+        let successor = if end == End::ProcessDeath {
             self.outcome.deaths += 1;
             self.kept = Some(left);
             let (medium, requests) = late.after_process_death(&mut self.rng);
@@ -239,9 +235,6 @@ impl ThreadedPlay {
             medium
         } else {
             self.outcome.cuts += 1;
-            self.was_cut = true;
-            let models = self.models.get_mut().unwrap();
-            models.now.clone_from(&models.after_cut);
             late.after_power_cycle(&mut self.rng)
         };
         self.medium = Arc::new(successor);
