@@ -7,11 +7,16 @@
 //! - A server starts only after its predecessor has ended: the keeper has waited for the death of
 //!   all its threads, and so for the end of all its requests in the kernel.
 //! - The keeper has one thread, and holds neither an open disk nor the lock of a medium.
-//! - A server that ends by itself is not started again. Only a server that cannot open the disk
-//!   after the death of its predecessor is followed by another one, since the memory has writes for
-//!   the disk.
+//! - A server that makes all acknowledged writes durable releases the memory. If it ends by itself,
+//!   no other one is started.
+//! - A server that ends by itself with an error and has not released the memory may have left writes
+//!   in it: it could not open or not close the disk. It is followed by another one, unless it is
+//!   the first one and was never ready: then there are no writes. If it was ready, the next server
+//!   makes the writes durable and ends.
 //! - A server that is told to end and dies first is followed by one that makes its writes durable
 //!   and ends.
+//! - After `MOST_FAILED` servers in a row that failed, the keeper gives up, and says which writes
+//!   are lost.
 //! - A server whose keeper died goes on, and is not started again.
 
 use crate::record::KeeperId;
@@ -32,14 +37,16 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Servers that may fail in a row: they died before they were ready, or of a fault of their own
-/// within [`SOON`].
+/// within [`SOON`], or ended with writes that they could not make durable.
 const MOST_FAILED: u32 = 5;
 /// A server that lives for this long has begun well.
 const SOON: Duration = Duration::from_secs(10);
-/// The pause before another try to open the disk.
+/// The pause before another try after an error.
 const PAUSE: Duration = Duration::from_millis(500);
 /// The longest message of a server.
 const MESSAGE: usize = 4096;
+/// The hint if a keeper gives up.
+const LOST: &str = "writes that were not flushed are lost; check the file system that lies on the disk";
 
 /// A message of a server, by its first byte. `HOLD` comes with a descriptor.
 const HOLD: u8 = b'H';
@@ -102,8 +109,8 @@ impl KeeperLink {
         self.send(&[HOLD], Some(memory.as_fd()))
     }
 
-    /// Makes the keeper let go of the memory: all writes of this server are durable, and remain so
-    /// until it calls [`KeeperLink::hold`] or [`KeeperLink::keep_nothing`].
+    /// Makes the keeper let go of the memory: no server needs its writes any more, until this one
+    /// calls [`KeeperLink::hold`] or [`KeeperLink::keep_nothing`].
     pub fn release(&self) -> Result<()> {
         self.send(&[RELEASE], None)
     }
@@ -149,13 +156,13 @@ pub struct KeeperActions<'a> {
     pub ready: &'a dyn Fn() -> Result<()>,
     /// Sends a state to the service manager.
     pub notify: &'a dyn Fn(&str),
-    /// Reports that a server died, before the next one is started.
+    /// Reports that a server died, before the next one is started, or that writes are lost.
     pub report: &'a dyn Fn(&Error),
 }
 
-/// Runs `serve` in a process of its own, and again after each death of that process. Returns the
-/// exit code of the last one. `serve` gets the line to the keeper, and returns the exit code. Call
-/// this while the process has one thread.
+/// Runs `serve` in a process of its own, and again after each death of that process and each end
+/// with writes in its memory. Returns the exit code of the last one. `serve` gets the line to the
+/// keeper, and returns the exit code. Call this while the process has one thread.
 ///
 /// Errors: [`Kind::Other`] if servers die one after the other, and failures of the system.
 pub fn keep(actions: &KeeperActions<'_>, mut serve: impl FnMut(KeeperLink) -> i32) -> Result<i32> {
@@ -163,7 +170,7 @@ pub fn keep(actions: &KeeperActions<'_>, mut serve: impl FnMut(KeeperLink) -> i3
     let signals = KeptSignals::block().map_err(failed)?;
     let own = KeeperId::of(std::process::id()).and_then(|own| own.ok_or_else(|| Errno::SRCH.into()));
     let keeper = own.map_err(failed)?;
-    let (mut kept, mut has_died, mut failed_in_a_row) = (KeptState::default(), false, 0);
+    let (mut kept, mut is_successor, mut failed_in_a_row) = (KeptState::default(), false, 0);
     loop {
         let flags = SocketFlags::CLOEXEC;
         let (ours, socket) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
@@ -184,11 +191,17 @@ pub fn keep(actions: &KeeperActions<'_>, mut serve: impl FnMut(KeeperLink) -> i3
         let ended = watch(server, &ours, &signals, actions, &mut kept).inspect_err(|_| end(server))?;
         let was_ready = std::mem::take(&mut kept.is_ready);
         let signal = match ended {
-            // Another try: the disk may be readable again, and the memory has writes for it.
-            ServerEnd::Exited(code) if code != 0 && has_died && !was_ready && kept.memory.is_some() => {
+            // Another try: the medium may work again, and the memory may have writes for it.
+            ServerEnd::Exited(code) if code != 0 && (is_successor || was_ready) && kept.memory.is_some() => {
+                is_successor = true;
                 failed_in_a_row += 1;
                 if failed_in_a_row >= MOST_FAILED {
+                    (actions.report)(&gave_up());
                     return Ok(code);
+                }
+                if was_ready {
+                    // It ended by itself: the next one only brings its writes to the medium.
+                    kept.told_to_end = kept.told_to_end.or(Some(Signal::TERM));
                 }
                 std::thread::sleep(PAUSE);
                 continue;
@@ -196,21 +209,28 @@ pub fn keep(actions: &KeeperActions<'_>, mut serve: impl FnMut(KeeperLink) -> i3
             ServerEnd::Exited(code) => return Ok(code),
             ServerEnd::Died(signal) => signal,
         };
-        has_died = true;
+        is_successor = true;
         let began_well = was_ready && (signal == libc::SIGKILL || begun.elapsed() >= SOON);
         failed_in_a_row = if began_well { 0 } else { failed_in_a_row + 1 };
         let died = Error::new(Kind::Other, "the server died")
             .found(format!("signal {signal}"))
             .expected("a server that runs until it is closed");
         if was_ready && kept.loses_writes() {
-            let lost = "writes that were not flushed are lost; check the file system that lies on the disk";
-            return Err(died.hint(lost));
+            return Err(died.hint(LOST));
         }
         if failed_in_a_row >= MOST_FAILED {
             return Err(died.hint("it died again and again soon after its start, and is not started again"));
         }
         (actions.report)(&died.hint("it is started again, and clients can reconnect"));
     }
+}
+
+/// The message if servers cannot make the writes in the memory durable.
+fn gave_up() -> Error {
+    Error::new(Kind::Other, "the disk is not opened again")
+        .found(format!("{MOST_FAILED} servers in a row that failed, with writes in memory"))
+        .expected("a server that makes them durable")
+        .hint(LOST)
 }
 
 /// Ends a server that the keeper cannot watch any more.

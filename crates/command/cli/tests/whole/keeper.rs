@@ -4,7 +4,9 @@ use crate::harness::{Scene, Serving, Signal, send, wait_until};
 use crate::nbd_client::Client;
 use crate::write_verifier::{WriteVerifier, Xorshift};
 use lacuna_testkit::env_number;
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use std::fs;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const BLOCKS: u64 = 6000;
@@ -25,19 +27,11 @@ pub(crate) fn server_of(keeper: u32) -> Option<u32> {
     children.split_whitespace().next()?.parse().ok()
 }
 
-/// Kills servers while clients write. Each client reconnects at once: its connection waits until
-/// the next server accepts it.
-fn kill_servers(location: &str, create: &[&str], options: &[&str]) {
-    let kills = env_number("LACUNA_KILLS", 10);
-    let seed = env_number("LACUNA_SEED", 1);
-    let scene = Scene::new();
-    scene.create(location, &[&["--size", "96M"], create].concat()).code(0);
-    let serving = serve_location(&scene, location, options);
-    let what = [create, options].concat().join(" ");
-    let (keeper, socket) = (serving.process(), serving.socket.clone());
-    let mut writers: Vec<WriteVerifier> = [0..BLOCKS, BLOCKS..2 * BLOCKS, 2 * BLOCKS..3 * BLOCKS]
-        .map(|all| WriteVerifier::new("", all, 600))
-        .into();
+/// Kills the servers of a keeper while clients write, and compares the disk after each kill. Each
+/// client reconnects at once: its connection waits until the next server accepts it. `what` names
+/// the disk in messages.
+pub(crate) fn kill_while_writing(serving: &Serving, writers: &mut [WriteVerifier], kills: u64, what: &str) {
+    let (keeper, seed) = (serving.process(), env_number("LACUNA_SEED", 1));
     writers.iter_mut().for_each(WriteVerifier::keep_acknowledged);
     for kill in 0..kills {
         let mut dice = Xorshift(seed * 1000 + kill + 1);
@@ -45,7 +39,7 @@ fn kill_servers(location: &str, create: &[&str], options: &[&str]) {
         let (acknowledged, enough) = (AtomicU64::new(0), 20 + dice.below(400));
         std::thread::scope(|scope| {
             for (writer, at) in writers.iter_mut().zip(1..) {
-                let (socket, acknowledged) = (&socket, &acknowledged);
+                let (socket, acknowledged) = (&serving.socket, &acknowledged);
                 let mut dice = Xorshift(seed * 1000 + kill * 10 + at);
                 scope.spawn(move || writer.write_until_death(socket, &mut dice, acknowledged));
             }
@@ -54,20 +48,30 @@ fn kill_servers(location: &str, create: &[&str], options: &[&str]) {
             }
             send(Signal::KILL, server);
         });
-        let mut client = Client::connect(&socket).unwrap();
-        for writer in &mut writers {
-            writer.verify(&mut client, &format!("{location} {what}, seed {seed}, kill {kill}"));
-        }
+        verify_all(&serving.socket, writers, &format!("{what}, seed {seed}, kill {kill}"));
         assert!(server_of(keeper).is_some_and(|now| now != server));
     }
+}
+
+/// Compares the blocks of all writers with the disk of a server.
+pub(crate) fn verify_all(socket: &Path, writers: &mut [WriteVerifier], what: &str) {
+    let mut client = Client::connect(socket).unwrap();
+    writers.iter_mut().for_each(|writer| writer.verify(&mut client, what));
+}
+
+/// Kills servers while clients write, and closes the disk.
+fn kill_servers(location: &str, create: &[&str], options: &[&str]) {
+    let scene = Scene::new();
+    scene.create(location, &[&["--size", "96M"], create].concat()).code(0);
+    let serving = serve_location(&scene, location, options);
+    let what = format!("{location} {}", [create, options].concat().join(" "));
+    let mut writers =
+        [0..BLOCKS, BLOCKS..2 * BLOCKS, 2 * BLOCKS..3 * BLOCKS].map(|all| WriteVerifier::new("", all, 600));
+    kill_while_writing(&serving, &mut writers, env_number("LACUNA_KILLS", 10), &what);
     assert_eq!(serving.stop(), 0);
     // Closing made everything durable: the memory is gone, and the blocks are the same.
     let serving = scene.serve_disk(location, &[]);
-    let mut client = Client::connect(&serving.socket).unwrap();
-    for writer in &mut writers {
-        writer.verify(&mut client, &format!("{location} {what}, seed {seed}, closed"));
-    }
-    drop(client);
+    verify_all(&serving.socket, &mut writers, &format!("{what}, closed"));
     assert_eq!(serving.stop(), 0);
     scene.lacuna(&["check", location, "--key-file", "key"]).code(0);
 }
@@ -177,6 +181,24 @@ fn a_signal_that_comes_between_two_servers_ends_the_next_one() {
     serving.signal(Signal::TERM);
     serving.signal(Signal::CONT);
     assert_eq!(serving.wait(), 0);
+}
+
+/// The next server gets the writes, and closes the disk.
+#[test]
+fn a_server_that_cannot_close_the_disk_leaves_its_writes() {
+    let scene = Scene::with_disk(&["--size", "64M"]);
+    let serving = serve_kept(&scene, &[]);
+    let mut client = Client::connect(&serving.socket).unwrap();
+    client.write_at(8192, &[7; 4096]).unwrap();
+    drop(client);
+    // The limit lets the writes of this server to its file fail, and not those of the next one.
+    let server = server_of(serving.process()).unwrap();
+    let limit = Rlimit { current: Some(1 << 16), maximum: Some(1 << 16) };
+    prlimit(Some(Pid::from_raw(server.cast_signed()).unwrap()), Resource::Fsize, limit).unwrap();
+    assert_eq!(serving.stop(), 0);
+    let serving = scene.serve(&[]);
+    let mut client = Client::connect(&serving.socket).unwrap();
+    assert_eq!(client.read_at(8192, 4096).unwrap(), [7; 4096]);
 }
 
 #[test]

@@ -4,13 +4,12 @@
 //! `LACUNA_KILLS` sets how often the server of each combination is killed, `LACUNA_SEED` the seed.
 
 use crate::harness::{Scene, Serving, Signal, noise, send, wait_until};
-use crate::keeper::server_of;
+use crate::keeper::{kill_while_writing, server_of, verify_all};
 use crate::nbd_client::Client;
 use crate::pool::{Cluster, PoolDisk};
-use crate::write_verifier::{WriteVerifier, Xorshift};
+use crate::write_verifier::WriteVerifier;
 use lacuna_testkit::env_number;
 use std::fs;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Number of blocks of each of three writers.
 const EACH: u64 = 2000;
@@ -21,47 +20,19 @@ fn serve_kept(disk: &PoolDisk, options: &[&str]) -> Serving {
     disk.scene.serve_kept(disk.scene.command(&words).args(options))
 }
 
-/// Kills servers while clients write. Each client reconnects at once: its connection waits until
-/// the next server accepts it.
+/// Kills servers while clients write, and closes the disk.
 fn kill_servers(cipher: &str, layout: &str, options: &[&str]) {
     let Some(cluster) = Cluster::shared() else { return };
     let disk = PoolDisk::create(cluster, &["--size", "24M", "--cipher", cipher, "--layout", layout]);
-    let (kills, seed) = (env_number("LACUNA_KILLS", 4), env_number("LACUNA_SEED", 1));
     let serving = serve_kept(&disk, options);
-    let (keeper, socket) = (serving.process(), serving.socket.clone());
-    let mut writers: Vec<WriteVerifier> =
-        (0..3).map(|writer| WriteVerifier::new("", writer * EACH..(writer + 1) * EACH, 300)).collect();
-    writers.iter_mut().for_each(WriteVerifier::keep_acknowledged);
-    for kill in 0..kills {
-        let mut dice = Xorshift(seed * 1000 + kill + 1);
-        let server = server_of(keeper).expect("a server");
-        let (acknowledged, enough) = (AtomicU64::new(0), 20 + dice.below(400));
-        std::thread::scope(|scope| {
-            for (writer, at) in writers.iter_mut().zip(1..) {
-                let (socket, acknowledged) = (&socket, &acknowledged);
-                let mut dice = Xorshift(seed * 1000 + kill * 10 + at);
-                scope.spawn(move || writer.write_until_death(socket, &mut dice, acknowledged));
-            }
-            while acknowledged.load(Ordering::Relaxed) < enough {
-                std::thread::yield_now();
-            }
-            send(Signal::KILL, server);
-        });
-        let mut client = Client::connect(&socket).unwrap();
-        for writer in &mut writers {
-            writer.verify(&mut client, &format!("{cipher} {layout}, seed {seed}, kill {kill}"));
-        }
-        assert!(server_of(keeper).is_some_and(|now| now != server));
-    }
+    let what = format!("{cipher} {layout}");
+    let mut writers = [0, 1, 2].map(|writer| WriteVerifier::new("", writer * EACH..(writer + 1) * EACH, 300));
+    kill_while_writing(&serving, &mut writers, env_number("LACUNA_KILLS", 4), &what);
     assert_eq!(serving.stop(), 0);
     assert_eq!(disk.lockers(), 0);
     // Closing made everything durable: the memory is gone, and the blocks are the same.
     let serving = disk.serve(&[]);
-    let mut client = Client::connect(&serving.socket).unwrap();
-    for writer in &mut writers {
-        writer.verify(&mut client, &format!("{cipher} {layout}, seed {seed}, closed"));
-    }
-    drop(client);
+    verify_all(&serving.socket, &mut writers, &format!("{what}, closed"));
     assert_eq!(serving.stop(), 0);
     disk.keyed(&["check"], &[]).code(0);
 }

@@ -8,6 +8,7 @@ use crate::opening::confidential_disk::ConfidentialDisk;
 use crate::snapshots::Snapshots;
 use lacuna_contracts::{BadBlock, BlockAddr, Disk, DiskCheckReport, Error, Extent, Result, Status};
 use lacuna_header::{DiskId, Uuid};
+use lacuna_kept_memory::MemoryKeeper;
 use lacuna_levels::Pace;
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,6 +23,8 @@ pub struct OpenDisk {
     pub(crate) header: OpenDiskHeader,
     /// The mark that the disk gets when it was closed well.
     pub(crate) mark: Option<CloseMark>,
+    /// Holds memory with acknowledged writes until the disk was closed well.
+    pub(crate) keeper: Option<Arc<dyn MemoryKeeper>>,
     /// The claim of a disk in a file that is open for writing. The last field, so that it is
     /// dropped last.
     pub(crate) claim: Option<Arc<DiskClaim>>,
@@ -242,7 +245,9 @@ impl Disk for OpenDisk {
 
     fn close(&self) -> Result<()> {
         self.format.close().map_err(|e| self.mark_confidential(e))?;
-        self.mark.as_ref().map_or(Ok(()), CloseMark::make)
+        // All writes are durable, whatever becomes of the mark.
+        let released = self.keeper.as_ref().map_or(Ok(()), |keeper| keeper.release());
+        released.and(self.mark.as_ref().map_or(Ok(()), CloseMark::make))
     }
 
     fn is_read_only(&self) -> bool {

@@ -134,7 +134,7 @@ impl UnlockedDisk {
             return Err(wrong_levels_error(info.has_levels()).context(&location));
         }
         let mark = mark.filter(|_| !read_only && format.can_stay_cached());
-        Ok(OpenDisk { uuid, id, info, format, header, mark, claim })
+        Ok(OpenDisk { uuid, id, info, format, header, mark, keeper: keeper.cloned(), claim })
     }
 }
 

@@ -135,9 +135,10 @@ pub(crate) fn run(
     }
 }
 
-/// Runs `serve` in a process of its own, and again whenever that process dies. This process becomes
-/// the keeper. Returns the exit code of the last server, which has reported its error. Call it in
-/// the function that [`run`] calls, for a disk without levels.
+/// Runs `serve` in a process of its own, and again whenever that process dies or ends with writes
+/// that it could not make durable. This process becomes the keeper. Returns the exit code of the
+/// last server, which has reported its error. Call it in the function that [`run`] calls, for a
+/// disk without levels.
 pub(crate) fn run_kept(
     ready: &mut ReadyNotifier,
     mut serve: impl FnMut(&mut ReadyNotifier, &Arc<KeeperLink>) -> Result<()>,
@@ -156,7 +157,13 @@ pub(crate) fn run_kept(
         notify::use_keeper(&link);
         let pipe = ready.borrow_mut().pipe.take();
         let mut own = ReadyNotifier { pipe, keeper: Some(Arc::clone(&link)), background };
-        let Err(e) = serve(&mut own, &link) else { console::exit(0) };
+        let served = serve(&mut own, &link);
+        let released = match &served {
+            // The data of another client may be newer than the writes in the memory.
+            Err(e) if e.kind() == Kind::Fenced => link.release(),
+            _ => Ok(()),
+        };
+        let Err(e) = combine(served, released, &server_log(background, false)) else { console::exit(0) };
         if background {
             own.report_failure(&e, false);
         } else {
