@@ -20,9 +20,10 @@
 PREFIX ?= /usr/local
 DESTDIR ?=
 CARGO ?= cargo
-# In the campaign: power cuts for each cipher and layout, for `flash`, objects and headers in all; openings of a disk, store or vault
-# whose medium lies, of each format; replay games against each scheme, sessions of each format with levels that are used together, and
-# power cuts while such disks are closed; ranges at a time; and where the randomness begins (test-long too).
+# In the campaign: power cuts for each cipher and layout, for `flash`, objects and headers in all; deaths of the process and power cuts
+# for each cipher of `sealed`, for each chip and for objects in all; openings of a disk, store or vault whose medium lies, of each
+# format; replay games against each scheme, sessions of each format with levels that are used together, and power cuts while such
+# disks are closed; ranges at a time; and where the randomness begins (test-long too).
 CUTS ?= 20000
 LIES ?= 20000
 GAMES ?= 20000

@@ -3,7 +3,7 @@
 # Usage: scripts/campaign.sh [PLAY…]     `scripts/campaign.sh list` names the plays; without any, all are played.
 #
 # Variables:
-#   CUTS    power cuts of each play of cuts (20000)
+#   CUTS    power cuts of each play of cuts, with deaths of the process in those of deaths (20000)
 #   LIES    openings of each play of lies (20000)
 #   GAMES   runs of each game against each scheme, sessions of disks whose levels are used together, and cuts of closes (20000)
 #   RANGES  ranges of seeds into which a play is divided (10)
@@ -38,9 +38,9 @@ plays() {
     cat <<'PLAYS'
 cuts/header header crash
 cuts/sealed sealed crash
-cuts/deaths sealed process_death
+cuts/sealed-deaths sealed process_death
 cuts/objects sealed-objects model
-cuts/object-deaths sealed-objects process_death
+cuts/objects-deaths sealed-objects process_death
 cuts/deniable deniable crash
 cuts/oblivious oblivious crash
 cuts/flash flash crash
