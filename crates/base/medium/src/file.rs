@@ -6,12 +6,12 @@ use crate::dont_cache::DontCacheReader;
 use crate::file_cache::{FileStamp, drop_pages};
 use crate::file_limits::{allocation_error, length_error, longer_files, short_device_error};
 use crate::file_open::{
-    Access, LinkPolicy, check_kind, create_error, lock, open_error, open_noatime, refuse_hard_links,
-    retry_while_busy,
+    Access, LinkPolicy, check_kind, check_takes_writes, create_error, lock, open_error, open_noatime,
+    refuse_hard_links, retry_while_busy,
 };
 use crate::path_only::path_only;
 use crate::runs::{are_adjacent, near_runs, places};
-use crate::{Medium, ReadExtent, WriteExtent, block_device};
+use crate::{Medium, ReadExtent, WriteExtent};
 use lacuna_contracts::{Error, Kind, Result};
 use rustix::fs::{
     Advice as ReadAdvice, FallocateFlags, OFlags, StatVfsMountFlags, fadvise, fallocate, fcntl_getfl,
@@ -150,11 +150,7 @@ impl FileMedium {
         let kind = about.file_type();
         check_kind(path, kind)?;
         if access == Access::Write && kind.is_block_device() {
-            let read_only = block_device::is_read_only(&file).map_err(|e| open_error(path, &e))?;
-            if read_only {
-                return Err(open_error(path, &Errno::ROFS.into())
-                    .found("a block device that takes no writes: it is write-protected, or was set so (`blockdev --setro`)"));
-            }
+            check_takes_writes(&file, path)?;
         }
         lock(&file, path, access)?;
         let mut medium = FileMedium::of_file(file, path.to_owned(), kind.is_block_device(), touches)

@@ -1,7 +1,7 @@
 //! The limits of a file that are known before it is made or grows: the longest file of this process
 //! and of the file system, the free space, and the length of a block device.
 
-use crate::file_open::{LinkPolicy, open_for_inspection};
+use crate::file_open::{LinkPolicy, check_takes_writes, open_for_inspection};
 use lacuna_contracts::{Error, Hint, Kind, Result, Setting};
 use rustix::fs::{statfs, statvfs};
 use rustix::io::Errno;
@@ -58,10 +58,11 @@ pub fn check_takes_len(path: &Path, len: u64, allocates: bool) -> Result<()> {
 }
 
 fn check_device_len(path: &Path, len: u64) -> Result<()> {
-    let opened = open_for_inspection(path, LinkPolicy::Followed);
-    let device = opened.and_then(|mut device| device.seek(SeekFrom::End(0)));
-    let device = device.map_err(|e| Error::io(format!("cannot read {}", path.display()), &e))?;
-    if len <= device { Ok(()) } else { Err(short_device_error(path, device, len)) }
+    let failed = |e| Error::io(format!("cannot read {}", path.display()), &e);
+    let mut device = open_for_inspection(path, LinkPolicy::Followed).map_err(failed)?;
+    check_takes_writes(&device, path)?;
+    let present = device.seek(SeekFrom::End(0)).map_err(failed)?;
+    if len <= present { Ok(()) } else { Err(short_device_error(path, present, len)) }
 }
 
 /// The error for a block device of `device` bytes that is to have `len`.

@@ -1,5 +1,6 @@
 //! Opening a file or block device: permitted kinds, symbolic links, locks, and errors.
 
+use crate::block_device;
 use lacuna_contracts::{Action, Error, Hint, Kind, Result, Setting};
 use rustix::fs::{Access as Permission, AtFlags, CWD, OFlags, accessat};
 use rustix::io::Errno;
@@ -180,6 +181,17 @@ fn access_advice(path: &Path) -> &'static str {
         "use sudo; a user in the group of the device, which `ls -l` shows, may open it too"
     } else {
         "use sudo, or ask its owner to give you access"
+    }
+}
+
+/// Refuses a block device that takes no writes.
+pub(crate) fn check_takes_writes(device: &File, path: &Path) -> Result<()> {
+    match block_device::is_read_only(device) {
+        Ok(false) => Ok(()),
+        Ok(true) => Err(open_error(path, &Errno::ROFS.into()).found(
+            "a block device that takes no writes: it is write-protected, or was set so (`blockdev --setro`)",
+        )),
+        Err(e) => Err(open_error(path, &e)),
     }
 }
 

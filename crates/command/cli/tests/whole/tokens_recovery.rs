@@ -90,6 +90,8 @@ fn a_log_shows_the_same_for_a_token_of_any_level() {
                 scene.create("disk.img", &DENIABLE).code(0);
             }
         }
+        // New and removed keys are read before a passphrase is asked for.
+        fs::write(scene.path("recovery"), "recovery").unwrap();
         let before = fs::read(scene.path("disk.img")).unwrap();
         let heard = operations.iter().map(|words| {
             let ran = key(&scene, words);
