@@ -53,8 +53,8 @@ pub struct FileMedium {
     /// Whether the file is fully allocated and stays so.
     keeps_allocation: AtomicBool,
     /// Whether a sync has failed: the cache may then have pages that the medium does not have. All
-    /// handles on the medium share it, because the system tells the failure of a device to write its
-    /// own cache to the caller of that sync alone.
+    /// handles on the medium share it, because the system tells the failure of a device to write
+    /// its own cache to the caller of that sync alone.
     sync_failed: Arc<AtomicBool>,
     direct: DirectReader,
     discreet: DontCacheReader,

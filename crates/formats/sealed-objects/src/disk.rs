@@ -186,14 +186,7 @@ impl ObjectDisk {
         params.check_store(&*stores.data)?;
         let read_only = options.access != ObjectAccess::Write || options.snapshot.is_some();
         let rescue = options.access == ObjectAccess::Rescue;
-        let (snapshots, table_error) = match DiskSnapshots::open(&stores, master, uuid) {
-            // The present content verifies without the table.
-            Err(e) if rescue && options.snapshot.is_none() && is_lost_table(&e) => {
-                (DiskSnapshots::unknown(&stores, master, uuid), Some(e))
-            }
-            opened => (opened?, None),
-        };
-        let snapshots = Arc::new(snapshots);
+        let (snapshots, table_error) = open_snapshots(&stores, master, uuid, &options)?;
         let DiskView { stores, params, snapshot } =
             DiskView::of(stores, params, &snapshots, options.snapshot.as_deref())?;
         let number = snapshot.as_ref().map(|record| SnapshotNumber(record.number));
@@ -410,6 +403,23 @@ impl Disk for ObjectDisk {
 
     fn is_read_only(&self) -> bool {
         self.writer.is_none()
+    }
+}
+
+/// The snapshots of a disk. Without their table, if only the present content is to be rescued, which
+/// verifies without it; then also the error of the table.
+fn open_snapshots(
+    stores: &Stores,
+    master: &Secret<32>,
+    uuid: &[u8; 16],
+    options: &ObjectOptions,
+) -> Result<(Arc<DiskSnapshots>, Option<Error>)> {
+    let can_lack = options.access == ObjectAccess::Rescue && options.snapshot.is_none();
+    match DiskSnapshots::open(stores, master, uuid) {
+        Err(e) if can_lack && is_lost_table(&e) => {
+            Ok((Arc::new(DiskSnapshots::unknown(stores, master, uuid)), Some(e)))
+        }
+        opened => Ok((Arc::new(opened?), None)),
     }
 }
 

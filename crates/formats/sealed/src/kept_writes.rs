@@ -83,7 +83,8 @@ impl KeptWrites {
         KeptWrites { blocks: pool(0), holes: pool(1), streams: pool(2), discards: pool(3), memory }
     }
 
-    /// Leaves the memory to the next process: this one drops records of writes that are not durable.
+    /// Leaves the memory to the next process: this one drops records of writes that are not
+    /// durable.
     pub(crate) fn leave(&self) {
         self.memory.leave_to_successor();
     }

@@ -76,8 +76,8 @@ impl ReplayIndex {
 }
 
 /// Takes over the writes that a predecessor left in memory, and says whether it left any. The moves
-/// of the journal have been applied to the map, and its blocks were not destaged yet. After an error
-/// the memory is left as it is to a successor.
+/// of the journal have been applied to the map, and its blocks were not destaged yet. After an
+/// error the memory is left as it is to a successor.
 pub(crate) fn adopt_kept(
     kept: &KeptWrites,
     params: &Params,

@@ -9,10 +9,10 @@
 //! - The keeper has one thread, and holds neither an open disk nor the lock of a medium.
 //! - A server that makes all acknowledged writes durable releases the memory. If it ends by itself,
 //!   no other one is started.
-//! - A server that ends by itself with an error and has not released the memory may have left writes
-//!   in it: it could not open or not close the disk. It is followed by another one, unless it is
-//!   the first one and was never ready: then there are no writes. If it was ready, the next server
-//!   makes the writes durable and ends.
+//! - A server that ends by itself with an error and has not released the memory may have left
+//!   writes in it: it could not open or not close the disk. It is followed by another one, unless
+//!   it is the first one and was never ready: then there are no writes. If it was ready, the next
+//!   server makes the writes durable and ends.
 //! - A server that is told to end and dies first is followed by one that makes its writes durable
 //!   and ends.
 //! - After `MOST_FAILED` servers in a row that failed, the keeper gives up, and says which writes

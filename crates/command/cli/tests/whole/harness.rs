@@ -330,8 +330,14 @@ impl Serving {
 
 impl Drop for Serving {
     fn drop(&mut self) {
+        let keeper = self.child.id();
+        let servers = fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children"));
         let _ = self.child.kill();
         let _ = self.child.wait();
+        // The server of a killed keeper goes on, and would hold the output of the tests open.
+        for server in servers.unwrap_or_default().split_whitespace() {
+            let _ = kill_process(server.parse().ok().and_then(Pid::from_raw).unwrap(), Signal::KILL);
+        }
     }
 }
 

@@ -247,7 +247,8 @@ impl Play {
         Ok(())
     }
 
-    /// Runs one operation. The model notes its writes as acknowledged if it returned before the end.
+    /// Runs one operation. The model notes its writes as acknowledged if it returned before the
+    /// end.
     fn step(&mut self, disk: &SealedDisk) -> lacuna_contracts::Result<()> {
         let (rng, next_stamp) = (&mut self.rng, &mut self.next_stamp);
         let done =

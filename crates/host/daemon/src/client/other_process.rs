@@ -27,9 +27,9 @@ impl OtherProcess {
         }
     }
 
-    /// The process of the server with this record. `None` if it has ended, or if another process has
-    /// its number here: the number was used again, or the server is in another PID namespace, such
-    /// as that of a container.
+    /// The process of the server with this record. `None` if it has ended, or if another process
+    /// has its number here: the number was used again, or the server is in another PID namespace,
+    /// such as that of a container.
     pub(crate) fn of_server(record: &Record) -> io::Result<Option<OtherProcess>> {
         let Some(process) = OtherProcess::of(record.pid)? else { return Ok(None) };
         // The descriptor comes first: if the start is that of the server, it stands for the server.

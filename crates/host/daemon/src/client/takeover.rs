@@ -53,9 +53,9 @@ impl Peer {
     /// Kills the server, which is of this user and does not answer, and waits for the end of its
     /// process.
     ///
-    /// Errors: [`Kind::TimedOut`] if its process does not end, is in another PID namespace, or if the
-    /// keeper starts no other server; [`Kind::Permission`] for a server of another user; failures of
-    /// the system.
+    /// Errors: [`Kind::TimedOut`] if its process does not end, is in another PID namespace, or if
+    /// the keeper starts no other server; [`Kind::Permission`] for a server of another user;
+    /// failures of the system.
     pub fn take_over(&self) -> Result<Takeover> {
         let Reach::Own(paths) = &self.reach else {
             return Err(Error::new(Kind::Permission, format!("cannot end {}", self.server()))
@@ -100,7 +100,8 @@ fn kill(server: &OtherProcess, what: &str) -> Result<()> {
         .hint("it ends when its medium answers, or is removed; then try again"))
 }
 
-/// The error for a living server whose process has another number here, so that it cannot be killed.
+/// The error for a living server whose process has another number here, so that it cannot be
+/// killed.
 fn unknown_process(what: &str, server: &Record) -> Error {
     Error::new(Kind::TimedOut, what)
         .found(format!("a server that does not answer, and another process with its number {}", server.pid))

@@ -11,8 +11,8 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 
 /// The slots of the disk begin before this byte, with enough room for the system to read ahead when
-/// the map before them is read.
-const SLOTS: usize = 16 << 20;
+/// the map before them is read: up to 8 MiB on some devices.
+const SLOTS: usize = 32 << 20;
 /// Most pages of slots in memory after they were dropped.
 const FEW: usize = 400;
 /// Fewest pages of slots in memory if they stay.
