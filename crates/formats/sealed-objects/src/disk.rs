@@ -192,9 +192,8 @@ impl ObjectDisk {
         let number = snapshot.as_ref().map(|record| SnapshotNumber(record.number));
         let cipher = Arc::new(BlockCipher::for_objects(params.cipher, master, uuid)?);
         // Data of a snapshot was written before the snapshot was made.
-        cipher.set_snapshot_number(
-            number.map_or(snapshots.newest().get().0, |number| number.0.saturating_sub(1)),
-        );
+        let newest = number.map_or(snapshots.newest().get().0, |number| number.0.saturating_sub(1));
+        cipher.set_snapshot_number(newest);
         let table_options = VersionTableOptions {
             stores: stores.clone(),
             place: SealPlace::of(params.layout, cipher.meta_size()),
@@ -406,8 +405,8 @@ impl Disk for ObjectDisk {
     }
 }
 
-/// The snapshots of a disk. Without their table, if only the present content is to be rescued, which
-/// verifies without it; then also the error of the table.
+/// The snapshots of a disk. Without their table, if only the present content is to be rescued,
+/// which verifies without it; then also the error of the table.
 fn open_snapshots(
     stores: &Stores,
     master: &Secret<32>,
