@@ -16,8 +16,8 @@ use std::time::Duration;
 /// f2fs. Elsewhere another machine or a server may change a file (NFS, FUSE, GFS2, OCFS2), or no
 /// page can be dropped (tmpfs).
 const OF_THIS_MACHINE: [u64; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010];
-/// Bytes of an entry in a page table. The largest piece of a file in the cache has as many pages as
-/// a page has entries.
+/// Bytes of an entry in a page table. The number of pages in the largest piece of a cached file is
+/// that of the entries in a page.
 const TABLE_ENTRY: u64 = 8;
 /// How often to look whether the clock of changes has gone on, and the pause between. Together they
 /// are longer than the longest tick (10 ms).
@@ -68,7 +68,7 @@ impl FileStamp {
 
 /// The largest part of `kept` that consists of whole pieces, with pages of `page` bytes. A piece
 /// begins at a multiple of its length, and the system drops whole pieces only: one across the start
-/// of `kept` would keep what lies before.
+/// of `kept` would keep pages before it.
 fn whole_pieces(kept: &Range<u64>, page: u64) -> Range<u64> {
     let piece = page * (page / TABLE_ENTRY);
     kept.start.next_multiple_of(piece)..kept.end / piece * piece

@@ -1,8 +1,8 @@
 //! What outlives the death of the process: the blocks that were acknowledged and are not in the log
 //! yet, in records of a [`KeptMemory`].
 //!
-//! The flash has the rest: a discard or a purge is in the log when it is acknowledged, and what was
-//! programmed stays when the process dies. A successor replays the log and takes over these records
+//! The flash has the rest: a discard or a purge is in the log when it is acknowledged, and
+//! programmed pages stay when the process dies. A successor replays the log and takes over these records
 //! as blocks of its write buffer.
 //!
 //! Invariants:
@@ -41,8 +41,8 @@ pub(crate) struct KeptBlock {
 }
 
 impl KeptBlocks {
-    /// The pools for a write buffer of about `capacity` blocks. It may hold twice as many that are
-    /// pending, and as many that are on their way to the log.
+    /// The pools for a write buffer of about `capacity` blocks. Twice that number may be pending, and
+    /// the same number on the way to the log.
     pub(crate) fn layout(capacity: usize) -> Vec<PoolLayout> {
         let records = 4 * capacity as u32 + BLOCKS_IN_FLIGHT;
         vec![PoolLayout { records, words: 2, bytes: BLOCK_SIZE as u32 }]

@@ -128,7 +128,7 @@ struct KeptCowSegment {
 }
 
 impl Drop for CowSegments {
-    /// Leaves what was not committed to a successor.
+    /// Leaves segments that are not committed to a successor.
     fn drop(&mut self) {
         if self.len() > 0 {
             self.kept.leave();
