@@ -2,8 +2,8 @@
 //! yet, in records of a [`KeptMemory`].
 //!
 //! The flash has the rest: a discard or a purge is in the log when it is acknowledged, and
-//! programmed pages stay when the process dies. A successor replays the log and takes over these records
-//! as blocks of its write buffer.
+//! programmed pages stay when the process dies. A successor replays the log and takes over these
+//! records as blocks of its write buffer.
 //!
 //! Invariants:
 //! - A version of a block is published before it is acknowledged, and a later version before the
@@ -41,8 +41,8 @@ pub(crate) struct KeptBlock {
 }
 
 impl KeptBlocks {
-    /// The pools for a write buffer of about `capacity` blocks. Twice that number may be pending, and
-    /// the same number on the way to the log.
+    /// The pools for a write buffer of about `capacity` blocks. Twice that number may be pending,
+    /// and the same number on the way to the log.
     pub(crate) fn layout(capacity: usize) -> Vec<PoolLayout> {
         let records = 4 * capacity as u32 + BLOCKS_IN_FLIGHT;
         vec![PoolLayout { records, words: 2, bytes: BLOCK_SIZE as u32 }]
