@@ -18,7 +18,7 @@ use crate::opening::claim::DiskClaim;
 use crate::opening::close_marks::CloseMarks;
 use crate::opening::disk::OpenDisk;
 use crate::opening::open_disk_options::OpenDiskOptions;
-use crate::opening::unlocked_disk::{DiskAccess, UnlockedDisk};
+use crate::opening::unlocked_disk::{DiskAccess, UnlockedDisk, UnlockedIdentity};
 use lacuna_contracts::{Error, Kind, Result, SecretVec};
 use lacuna_header::{DiskId, Location, OpenHeader, PublicHeader};
 use lacuna_medium::{Access, Medium};
@@ -309,18 +309,8 @@ impl UnlockedHeader {
             held => DiskAccess::Held(held),
         };
         let masters = unlocked.master_keys;
-        Ok(UnlockedDisk {
-            access: reach,
-            parameters,
-            claim,
-            masters,
-            id,
-            uuid,
-            on_device,
-            rescue,
-            marks,
-            location,
-        })
+        let identity = UnlockedIdentity { masters, id, uuid, on_device, claim, marks, location };
+        Ok(UnlockedDisk { access: reach, parameters, rescue, identity })
     }
 }
 

@@ -5,13 +5,12 @@ use crate::backing::rados::ReconnectInfo;
 use crate::backing::{Backing, FileLocation, FlashLocation};
 use crate::format::Params;
 use crate::formats::table;
-use crate::opening::claim::DiskClaim;
-use crate::opening::close_marks::{CloseMarks, forget_cached_header};
-use crate::opening::unlocked_disk::{DiskAccess, UnlockedDisk};
+use crate::opening::close_marks::forget_cached_header;
+use crate::opening::unlocked_disk::{DiskAccess, UnlockedDisk, UnlockedIdentity};
 use crate::rados::WriterSeries;
-use lacuna_contracts::{Error, Kind, Result, Secret};
+use lacuna_contracts::{Error, Kind, Result};
 use lacuna_crypto::{RandomSource, SystemRandom};
-use lacuna_header::{DiskId, Location, Uuid, open_by_key};
+use lacuna_header::{Location, open_by_key};
 use lacuna_medium::Access;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
@@ -28,15 +27,9 @@ use std::sync::Arc;
 /// then shuts out. Another client may take it first. A server that continues is refused then.
 pub struct ReopenableDisk {
     place: ReopenablePlace,
-    masters: Vec<Secret<32>>,
-    id: DiskId,
-    uuid: Uuid,
-    on_device: bool,
-    claim: Option<Arc<DiskClaim>>,
     /// The first server takes the mark of the disk, if there is one; a server that follows a dead
     /// one finds none.
-    marks: Option<Arc<CloseMarks>>,
-    location: Location,
+    identity: UnlockedIdentity,
 }
 
 /// The place of the disk.
@@ -63,7 +56,7 @@ impl UnlockedDisk {
     ///
     /// Errors: [`Kind::Usage`] for a disk without a file that was not prepared.
     pub fn into_reopenable(self, file: Option<OwnedFd>) -> Result<ReopenableDisk> {
-        let UnlockedDisk { access, masters, id, uuid, on_device, claim, marks, location, .. } = self;
+        let UnlockedDisk { access, identity, .. } = self;
         let place = match (access, file) {
             (DiskAccess::AfterFork(disk), _) => {
                 let mut series = [0; 16];
@@ -72,12 +65,13 @@ impl UnlockedDisk {
             }
             (DiskAccess::Held(_), Some(file)) => ReopenablePlace::File(file),
             (DiskAccess::Held(_), None) => {
-                return Err(Error::new(Kind::Usage, format!("cannot open {location} again and again"))
+                let what = format!("cannot open {} again and again", identity.location);
+                return Err(Error::new(Kind::Usage, what)
                     .found("a disk without a file, and with a connection that no fork survives")
                     .expected("a disk that was prepared for a fork"));
             }
         };
-        Ok(ReopenableDisk { place, masters, id, uuid, on_device, claim, marks, location })
+        Ok(ReopenableDisk { place, identity })
     }
 }
 
@@ -86,14 +80,14 @@ impl ReopenableDisk {
     /// lock survives a fork, and has the system name this process as the holder of the claim.
     pub fn adopt_after_fork(&self) {
         // The first allocation of a secret in this process locks the pages of all secrets.
-        std::hint::black_box(self.masters.clone());
+        std::hint::black_box(self.identity.masters.clone());
         (self.claim_adopter())();
     }
 
     /// A function that makes the process that calls it the named holder of the claim: a server, if
     /// its keeper died.
     pub fn claim_adopter(&self) -> impl Fn() + Send + 'static + use<> {
-        let claim = self.claim.clone();
+        let claim = self.identity.claim.clone();
         move || claim.iter().for_each(|claim| claim.adopt_after_fork())
     }
 
@@ -107,7 +101,7 @@ impl ReopenableDisk {
     /// now.
     fn hold(&self, file: &OwnedFd, access: Access) -> Result<Backing> {
         let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
-        let flash = match &self.location {
+        let flash = match &self.identity.location {
             Location::Nand(_) => FlashLocation::Nand(&path),
             Location::Ubi(_) => FlashLocation::Ubi(&path),
             Location::Path(_) | Location::Rados { .. } => {
@@ -124,7 +118,8 @@ impl ReopenableDisk {
     /// another client has had it since that server, [`Kind::Corrupt`] for another disk, and all
     /// errors of the medium.
     pub fn unlock_again(&self, access: Access, continues: bool) -> Result<UnlockedDisk> {
-        let naming = |e: Error| e.context(&self.location);
+        let UnlockedIdentity { masters, uuid, marks, location, .. } = &self.identity;
+        let naming = |e: Error| e.context(location);
         let backing = match &self.place {
             ReopenablePlace::File(file) => self.hold(file, access).map_err(naming)?,
             // Its errors name the location.
@@ -134,21 +129,11 @@ impl ReopenableDisk {
         };
         let medium = backing.header().map_err(naming)?;
         if let Backing::File(file) = &backing {
-            forget_cached_header(&**file, self.marks.as_deref()).map_err(naming)?;
+            forget_cached_header(&**file, marks.as_deref()).map_err(naming)?;
         }
-        let header = open_by_key(&*medium, self.uuid, &self.masters[0]).map_err(naming)?;
-        let parameters: Box<dyn Params> = table::parse(&header.header, &self.location).map_err(naming)?;
-        Ok(UnlockedDisk {
-            access: DiskAccess::Held(backing),
-            parameters,
-            claim: self.claim.clone(),
-            masters: self.masters.clone(),
-            id: self.id,
-            uuid: self.uuid,
-            on_device: self.on_device,
-            rescue: false,
-            marks: self.marks.clone(),
-            location: self.location.clone(),
-        })
+        let header = open_by_key(&*medium, *uuid, &masters[0]).map_err(naming)?;
+        let parameters: Box<dyn Params> = table::parse(&header.header, location).map_err(naming)?;
+        let (access, identity) = (DiskAccess::Held(backing), self.identity.clone());
+        Ok(UnlockedDisk { access, parameters, rescue: false, identity })
     }
 }

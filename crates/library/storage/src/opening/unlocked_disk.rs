@@ -18,15 +18,22 @@ use std::sync::Arc;
 pub struct UnlockedDisk {
     pub(crate) access: DiskAccess,
     pub(crate) parameters: Box<dyn Params>,
-    pub(crate) claim: Option<Arc<DiskClaim>>,
+    /// Open a damaged disk, for reading.
+    pub(crate) rescue: bool,
+    pub(crate) identity: UnlockedIdentity,
+}
+
+/// The part of an unlocked disk that needs neither its medium nor its present parameters, so that
+/// all servers of a keeper have it in common.
+#[derive(Clone)]
+pub(crate) struct UnlockedIdentity {
     /// The keys of the opened levels, from 0 up; formats without levels have one.
     pub(crate) masters: Vec<Secret<32>>,
     pub(crate) id: DiskId,
     pub(crate) uuid: Uuid,
     /// Whether the disk is on a block device.
     pub(crate) on_device: bool,
-    /// Open a damaged disk, for reading.
-    pub(crate) rescue: bool,
+    pub(crate) claim: Option<Arc<DiskClaim>>,
     /// Where to mark the disk when it was closed well.
     pub(crate) marks: Option<Arc<CloseMarks>>,
     /// For error messages.
@@ -60,12 +67,12 @@ impl UnlockedDisk {
 
     /// The number of levels to open; 1 for a format without levels.
     pub fn levels(&self) -> usize {
-        self.masters.len()
+        self.identity.masters.len()
     }
 
     /// The identity that lets the owner recognise the disk.
     pub fn id(&self) -> DiskId {
-        self.id
+        self.identity.id
     }
 
     /// Opens the disk, after finishing operations that a crash interrupted.
@@ -84,18 +91,8 @@ impl UnlockedDisk {
         opening: OpenDiskOptions,
         keeper: Option<&Arc<dyn MemoryKeeper>>,
     ) -> Result<OpenDisk> {
-        let UnlockedDisk {
-            access: reach,
-            parameters,
-            claim,
-            masters,
-            id,
-            uuid,
-            on_device,
-            rescue,
-            marks,
-            location,
-        } = self;
+        let UnlockedDisk { access: reach, parameters, rescue, identity } = self;
+        let UnlockedIdentity { masters, id, uuid, on_device, claim, marks, location } = identity;
         id.check(opening.expect).map_err(|e| e.context(&location))?;
         claim.iter().filter(|_| keeper.is_none()).for_each(|claim| claim.adopt_after_fork());
         // Memory locks do not survive a fork: this copy is locked in the surviving process.
