@@ -23,6 +23,7 @@ mod late_writes;
 mod lies;
 mod play;
 mod standstill;
+mod surviving_disk;
 mod threads;
 mod torn_stream;
 mod troubles;

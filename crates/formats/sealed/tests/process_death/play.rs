@@ -2,16 +2,14 @@
 
 use crate::dying_medium::{DyingMedium, LastState, ReadFailures, arm, open_kept};
 use crate::fixture::random_work::{BLOCKS, RandomWork};
-use crate::fixture::{create, options, params};
+use crate::surviving_disk::SurvivingDisk;
 use lacuna_contracts::{BLOCK_SIZE, Disk, Error, Kind, SEGMENT_BLOCKS};
 use lacuna_crypto::Cipher;
-use lacuna_kept_memory::{KeptMemory, PoolLayout};
+use lacuna_kept_memory::KeptMemory;
 use lacuna_medium::Medium;
 use lacuna_sealed::{Params, SealedDisk};
 use lacuna_sim::versions::DiskWorkload;
-use lacuna_sim::{
-    CrashMedium, End, EndsModel, FaultMedium, InterceptedMedium, LateMedium, LateRequests, Rng, RunDigest,
-};
+use lacuna_sim::{CrashMedium, EndsModel, FaultMedium, InterceptedMedium, LateMedium, Rng, RunDigest};
 use std::sync::Arc;
 
 /// The trouble of a disk beside the ends of rounds.
@@ -68,17 +66,9 @@ pub(crate) struct Play {
     trouble: Trouble,
     /// Whether the memory outlives the process.
     keeps: bool,
-    rng: Rng,
-    params: Params,
-    layout: Vec<PoolLayout>,
-    medium: Arc<CrashMedium>,
-    /// The memory that the last process left.
-    kept: Option<KeptMemory>,
-    /// The requests that the last process left.
-    late: LateRequests,
+    disk: SurvivingDisk,
     model: EndsModel,
     next_stamp: u64,
-    outcome: Outcome,
     digest: RunDigest,
 }
 
@@ -93,29 +83,14 @@ struct RoundMedia {
 
 impl Play {
     pub(crate) fn new(cipher: Cipher, seed: u64, trouble: Trouble, keeps: bool) -> Self {
-        let params = params(cipher, BLOCKS);
-        let medium = Arc::new(CrashMedium::new(params.geometry().end()));
-        create(&*medium, &params);
+        let disk = SurvivingDisk::new(cipher, seed);
         let lies = trouble == Trouble::LyingCopies;
         let mut model = EndsModel::new("the disk", BLOCKS);
         if lies {
-            medium.keep_history();
+            disk.medium.keep_history();
             model = model.keeping_all();
         }
-        Play {
-            trouble,
-            keeps,
-            rng: Rng::new(seed),
-            layout: SealedDisk::kept_layout(&params, options(0).budget),
-            params,
-            medium,
-            kept: None,
-            late: LateRequests::default(),
-            model,
-            next_stamp: 0,
-            outcome: Outcome::default(),
-            digest: RunDigest::new(),
-        }
+        Play { trouble, keeps, disk, model, next_stamp: 0, digest: RunDigest::new() }
     }
 
     /// Plays until something is lost, or for this number of ends.
@@ -126,38 +101,38 @@ impl Play {
     /// As [`Play::run`]. `play` gets a copy of each disk that a death left
     /// ([`Trouble::LyingCopies`]).
     pub(crate) fn run_with_copies(mut self, ends: u64, play: &mut CopyPlay<'_>) -> Outcome {
-        while self.outcome.ends() < ends {
+        while self.disk.outcome.ends() < ends {
             if let Err(lost) = self.round(play) {
-                self.outcome.lost = Some(lost);
+                self.disk.outcome.lost = Some(lost);
                 break;
             }
         }
-        self.digest.add_word(self.outcome.failed);
-        self.digest.add_word(self.outcome.arrived);
-        self.outcome.digest = self.digest.0;
-        self.outcome
+        self.digest.add_word(self.disk.outcome.failed);
+        self.digest.add_word(self.disk.outcome.arrived);
+        self.disk.outcome.digest = self.digest.0;
+        self.disk.outcome
     }
 
     /// One process: it opens the disk and uses it until the end. Errors: a description of the loss.
     fn round(&mut self, play: &mut CopyPlay<'_>) -> Result<(), String> {
-        let left = self.kept.take().filter(|_| self.keeps);
+        let left = self.disk.kept.take().filter(|_| self.keeps);
         let copies = self.trouble == Trouble::LyingCopies;
         let copy = left.as_ref().filter(|_| copies);
-        let copy = copy.map(|memory| (self.medium.fork(), memory.as_if_died().unwrap()));
-        let memory = left.unwrap_or_else(|| KeptMemory::simulated(&self.layout).unwrap());
+        let copy = copy.map(|memory| (self.disk.medium.fork(), memory.as_if_died().unwrap()));
+        let memory = left.unwrap_or_else(|| KeptMemory::simulated(&self.disk.layout).unwrap());
         let media = self.media(&memory);
-        arm(&mut self.rng, &self.medium, &memory, &media.last);
+        arm(&mut self.disk.rng, &self.disk.medium, &memory, &media.last);
         let opened = self.open(&media, &memory)?;
         if let Some(disk) = &opened {
             media.reads.set(0);
             self.model.check(disk)?;
             if let Some((medium, memory)) = copy {
-                let (params, model) = (&self.params, &self.model);
-                play(DeadDisk { medium, memory, params, model }, &mut self.rng);
+                let (params, model) = (&self.disk.params, &self.model);
+                play(DeadDisk { medium, memory, params, model }, &mut self.disk.rng);
             }
             self.use_disk(disk, &media)?;
         }
-        self.medium.cut_now();
+        self.disk.medium.cut_now();
         media.last.note(&memory);
         // The observer of the changes holds the memory, which holds the observer.
         memory.observe_changes(|| ());
@@ -168,12 +143,12 @@ impl Play {
     /// The media of the next round, from the simulated one up.
     fn media(&mut self, memory: &KeptMemory) -> RoundMedia {
         let below: Arc<dyn Medium> =
-            if self.trouble == Trouble::FullMedium { self.full_medium() } else { self.medium.clone() };
-        let seed = if self.trouble == Trouble::FailingReads { self.rng.next_u64() } else { 0 };
+            if self.trouble == Trouble::FullMedium { self.full_medium() } else { self.disk.medium.clone() };
+        let seed = if self.trouble == Trouble::FailingReads { self.disk.rng.next_u64() } else { 0 };
         let (last, reads) = (Arc::<LastState>::default(), Arc::new(ReadFailures::new(seed)));
         let top: Arc<dyn Medium> = Arc::new(InterceptedMedium(DyingMedium {
             below,
-            medium: self.medium.clone(),
+            medium: self.disk.medium.clone(),
             memory: memory.clone(),
             last: last.clone(),
             reads: reads.clone(),
@@ -181,22 +156,17 @@ impl Play {
         let Trouble::LateWrites { fenced } = self.trouble else {
             return RoundMedia { top, last, reads, late: None };
         };
-        let requests = std::mem::take(&mut self.late);
-        let late = LateMedium::new(self.medium.clone(), top, requests, &mut self.rng);
-        if fenced {
-            late.fence(&mut self.rng);
-        }
-        let late = Arc::new(InterceptedMedium(late));
+        let late = self.disk.late_medium(top, fenced);
         RoundMedia { top: late.clone(), last, reads, late: Some(late) }
     }
 
     /// A medium with space for the journal, the map, the pages that it has, and sometimes a few
     /// slots.
     fn full_medium(&mut self) -> Arc<dyn Medium> {
-        let g = self.params.geometry();
-        let tenths = *self.rng.pick(&[5, 12, 20, 60]);
-        let medium = FaultMedium::new(self.medium.clone());
-        let touched = self.medium.image();
+        let g = self.disk.params.geometry();
+        let tenths = *self.disk.rng.pick(&[5, 12, 20, 60]);
+        let medium = FaultMedium::new(self.disk.medium.clone());
+        let touched = self.disk.medium.image();
         let reserved = 0..g.data / lacuna_sim::PAGE_SIZE;
         let slot_len = SEGMENT_BLOCKS * BLOCK_SIZE as u64;
         medium.add_quota(g.data + slot_len / 10 * tenths, touched.written_pages().chain(reserved));
@@ -205,16 +175,16 @@ impl Play {
 
     /// Opens the disk. `None`: the process died meanwhile, or ended because a read failed.
     fn open(&mut self, media: &RoundMedia, memory: &KeptMemory) -> Result<Option<SealedDisk>, String> {
-        if self.trouble == Trouble::FailingReads && self.rng.chance(1, 3) {
+        if self.trouble == Trouble::FailingReads && self.disk.rng.chance(1, 3) {
             // An opening reads all places where a batch may begin.
             media.reads.set(4000);
         }
-        let opened = open_kept(media.top.clone(), &self.params, memory, self.rng.next_u64());
+        let opened = open_kept(media.top.clone(), &self.disk.params, memory, self.disk.rng.next_u64());
         match opened {
-            _ if self.medium.is_cut() => Ok(None),
+            _ if self.disk.medium.is_cut() => Ok(None),
             Ok(disk) => Ok(Some(disk)),
             Err(e) if self.trouble == Trouble::FailingReads && e.kind() == Kind::Io => {
-                self.outcome.failed += 1;
+                self.disk.outcome.failed += 1;
                 Ok(None)
             }
             Err(e) => Err(format!("does not open: {e}")),
@@ -224,24 +194,24 @@ impl Play {
     /// Runs random operations, and sometimes closes the disk.
     fn use_disk(&mut self, disk: &SealedDisk, media: &RoundMedia) -> Result<(), String> {
         let fails = self.trouble == Trouble::FailingReads;
-        let one_of = if fails { *self.rng.pick(&[60, 400]) } else { 0 };
+        let one_of = if fails { *self.disk.rng.pick(&[60, 400]) } else { 0 };
         media.reads.set(one_of);
-        for _ in 0..40 + self.rng.below(120) {
+        for _ in 0..40 + self.disk.rng.below(120) {
             let done = self.step(disk);
-            if self.medium.is_cut() {
+            if self.disk.medium.is_cut() {
                 break;
             }
             if let Err(e) = done {
                 if !self.may_fail(&e) {
                     return Err(format!("an operation fails: {e}"));
                 }
-                self.outcome.failed += 1;
+                self.disk.outcome.failed += 1;
                 media.reads.set(0);
                 self.model.settle(disk)?;
                 media.reads.set(one_of);
             }
         }
-        if self.rng.chance(1, 8) && disk.close().is_ok() && !self.medium.is_cut() {
+        if self.disk.rng.chance(1, 8) && disk.close().is_ok() && !self.disk.medium.is_cut() {
             self.model.note_flush();
         }
         Ok(())
@@ -250,10 +220,10 @@ impl Play {
     /// Runs one operation. The model notes its writes as acknowledged if it returned before the
     /// end.
     fn step(&mut self, disk: &SealedDisk) -> lacuna_contracts::Result<()> {
-        let (rng, next_stamp) = (&mut self.rng, &mut self.next_stamp);
+        let (rng, next_stamp) = (&mut self.disk.rng, &mut self.next_stamp);
         let done =
             RandomWork(DiskWorkload { disk, model: self.model.for_operation(), rng, next_stamp }).step();
-        let is_alive = !self.medium.is_cut();
+        let is_alive = !self.disk.medium.is_cut();
         self.model.note_operation(done.is_ok() && is_alive);
         if done? && is_alive {
             self.model.note_flush();
@@ -273,29 +243,11 @@ impl Play {
 
     /// Ends the round with the death of the process or with a power cut.
     fn end(&mut self, media: &RoundMedia) {
-        let end = if self.rng.chance(2, 3) { End::ProcessDeath } else { End::PowerCut };
+        let end = self.disk.draw_end();
         self.model.note_end(end);
-        self.digest.add_word(self.medium.ops());
+        self.digest.add_word(self.disk.medium.ops());
         let late = media.late.as_ref().map(|late| &late.0);
-        self.outcome.arrived += late.map_or(0, LateMedium::arrived);
-        let successor = if end == End::ProcessDeath {
-            self.outcome.deaths += 1;
-            self.kept = media.last.take();
-            match late {
-                Some(late) => {
-                    let (left, requests) = late.after_process_death(&mut self.rng);
-                    self.late = requests;
-                    left
-                }
-                None => self.medium.after_process_death(&mut self.rng),
-            }
-        } else {
-            self.outcome.cuts += 1;
-            match late {
-                Some(late) => late.after_power_cycle(&mut self.rng),
-                None => self.medium.after_power_cycle(&mut self.rng),
-            }
-        };
-        self.medium = Arc::new(successor);
+        self.disk.outcome.arrived += late.map_or(0, LateMedium::arrived);
+        self.disk.end(end, late, || media.last.take());
     }
 }

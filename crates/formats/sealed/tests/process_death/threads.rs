@@ -7,16 +7,17 @@
 
 use crate::dying_medium::open_kept;
 use crate::fixture::random_work::BLOCKS;
-use crate::fixture::{create, options, params, run_content};
+use crate::fixture::run_content;
 use crate::play::Outcome;
 use crate::seed_and_ends;
 use crate::standstill::{DeathEvents, EventMedium, Standstill};
+use crate::surviving_disk::SurvivingDisk;
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Result};
 use lacuna_crypto::Cipher;
-use lacuna_kept_memory::{KeptMemory, PoolLayout};
+use lacuna_kept_memory::KeptMemory;
 use lacuna_medium::Medium;
-use lacuna_sealed::{Params, SealedDisk};
-use lacuna_sim::{CrashMedium, End, EndsModel, InterceptedMedium, LateMedium, LateRequests, Rng};
+use lacuna_sealed::SealedDisk;
+use lacuna_sim::{EndsModel, InterceptedMedium, LateMedium, Rng};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -124,65 +125,46 @@ impl DyingThread<'_> {
 /// The play of a disk that several threads use.
 struct ThreadedPlay {
     fenced: bool,
-    rng: Rng,
-    params: Params,
-    layout: Vec<PoolLayout>,
-    medium: Arc<CrashMedium>,
-    kept: Option<KeptMemory>,
-    late: LateRequests,
+    disk: SurvivingDisk,
     model: Mutex<EndsModel>,
     next_stamp: AtomicU64,
-    outcome: Outcome,
     /// The most requests in flight at one end.
     most_in_flight: usize,
 }
 
 impl ThreadedPlay {
     fn new(cipher: Cipher, seed: u64, fenced: bool) -> Self {
-        let params = params(cipher, BLOCKS);
-        let medium = Arc::new(CrashMedium::new(params.geometry().end()));
-        create(&*medium, &params);
         ThreadedPlay {
             fenced,
-            rng: Rng::new(seed),
-            layout: SealedDisk::kept_layout(&params, options(0).budget),
-            params,
-            medium,
-            kept: None,
-            late: LateRequests::default(),
+            disk: SurvivingDisk::new(cipher, seed),
             model: Mutex::new(EndsModel::new("the disk", BLOCKS)),
             next_stamp: AtomicU64::new(0),
-            outcome: Outcome::default(),
             most_in_flight: 0,
         }
     }
 
     /// Plays until something is lost, or for this number of ends.
     fn run(&mut self, ends: u64) {
-        while self.outcome.ends() < ends && self.outcome.lost.is_none() {
-            self.outcome.lost = self.round().err();
+        while self.disk.outcome.ends() < ends && self.disk.outcome.lost.is_none() {
+            self.disk.outcome.lost = self.round().err();
         }
     }
 
     /// One process: it opens the disk, and its threads use it until the end.
     fn round(&mut self) -> std::result::Result<(), Loss> {
-        let memory = self.kept.take().unwrap_or_else(|| KeptMemory::simulated(&self.layout).unwrap());
+        let memory =
+            self.disk.kept.take().unwrap_or_else(|| KeptMemory::simulated(&self.disk.layout).unwrap());
         let events =
-            if self.rng.chance(2, 3) { DeathEvents::Requests } else { DeathEvents::RequestsAndChanges };
+            if self.disk.rng.chance(2, 3) { DeathEvents::Requests } else { DeathEvents::RequestsAndChanges };
         let standstill = Arc::new(Standstill::new(events));
         let observer = standstill.clone();
         memory.observe_changes(move || observer.pass_change());
         let below: Arc<dyn Medium> = Arc::new(InterceptedMedium(EventMedium {
-            below: self.medium.clone(),
+            below: self.disk.medium.clone(),
             standstill: standstill.clone(),
         }));
-        let requests = std::mem::take(&mut self.late);
-        let late = LateMedium::new(self.medium.clone(), below, requests, &mut self.rng);
-        if self.fenced {
-            late.fence(&mut self.rng);
-        }
-        let late = Arc::new(InterceptedMedium(late));
-        let disk = open_kept(late.clone(), &self.params, &memory, self.rng.next_u64())
+        let late = self.disk.late_medium(below, self.fenced);
+        let disk = open_kept(late.clone(), &self.disk.params, &memory, self.disk.rng.next_u64())
             .map_err(|e| format!("does not open: {e}"))?;
         self.model.get_mut().unwrap().check(&disk)?;
         let left = self.use_disk(&disk, &memory, &standstill)?;
@@ -198,15 +180,15 @@ impl ThreadedPlay {
         memory: &KeptMemory,
         standstill: &Standstill,
     ) -> std::result::Result<KeptMemory, Loss> {
-        let limit = match (standstill.counts_changes(), self.rng.chance(1, 4)) {
+        let limit = match (standstill.counts_changes(), self.disk.rng.chance(1, 4)) {
             (false, false) => 60,
             (false, true) => 300,
             (true, false) => 3000,
             (true, true) => 20_000,
         };
-        standstill.arm(THREADS as usize, self.rng.below(limit));
-        let operations = 20 + self.rng.below(40);
-        let rngs: Vec<Rng> = (0..THREADS).map(|_| Rng::new(self.rng.next_u64())).collect();
+        standstill.arm(THREADS as usize, self.disk.rng.below(limit));
+        let operations = 20 + self.disk.rng.below(40);
+        let rngs: Vec<Rng> = (0..THREADS).map(|_| Rng::new(self.disk.rng.next_u64())).collect();
         let (model, next_stamp) = (&self.model, &self.next_stamp);
         std::thread::scope(|scope| {
             let thread = |(number, rng)| {
@@ -215,7 +197,7 @@ impl ThreadedPlay {
             };
             let threads: Vec<_> = (0..).zip(rngs).map(thread).collect();
             standstill.wait();
-            self.medium.cut_now();
+            self.disk.medium.cut_now();
             let left = memory.as_if_died().unwrap();
             standstill.release();
             threads.into_iter().try_for_each(|thread| thread.join().unwrap())?;
@@ -225,19 +207,9 @@ impl ThreadedPlay {
 
     /// Ends the round with the death of the process or with a power cut.
     fn end(&mut self, late: &LateMedium, left: KeptMemory) {
-        let end = if self.rng.chance(2, 3) { End::ProcessDeath } else { End::PowerCut };
+        let end = self.disk.draw_end();
         self.model.get_mut().unwrap().note_end(end);
-        let successor = if end == End::ProcessDeath {
-            self.outcome.deaths += 1;
-            self.kept = Some(left);
-            let (medium, requests) = late.after_process_death(&mut self.rng);
-            self.late = requests;
-            medium
-        } else {
-            self.outcome.cuts += 1;
-            late.after_power_cycle(&mut self.rng)
-        };
-        self.medium = Arc::new(successor);
+        self.disk.end(end, Some(late), || Some(left));
     }
 }
 
@@ -245,7 +217,8 @@ fn threads_lose_nothing(cipher: Cipher) {
     let (seed, ends) = seed_and_ends(10);
     let mut play = ThreadedPlay::new(cipher, seed, true);
     play.run(ends);
-    let ThreadedPlay { outcome: Outcome { deaths, cuts, lost, .. }, most_in_flight: most, .. } = play;
+    let ThreadedPlay { disk, most_in_flight: most, .. } = play;
+    let Outcome { deaths, cuts, lost, .. } = disk.outcome;
     let name = cipher.name();
     println!("{name}, {THREADS} threads: {deaths} deaths, {cuts} cuts, seed {seed}, digest none");
     if let Some(lost) = lost {
@@ -269,5 +242,5 @@ fn threads_that_die_lose_nothing_with_gcm() {
 fn late_requests_of_threads_without_a_fence_lose_data() {
     let mut play = ThreadedPlay::new(Cipher::Gcm, 1, false);
     play.run(MOST_ENDS);
-    println!("caught: {}", play.outcome.lost.expect("the simulation must detect late requests"));
+    println!("caught: {}", play.disk.outcome.lost.expect("the simulation must detect late requests"));
 }
