@@ -10,24 +10,33 @@
 //!   and only if no sync of the medium failed while the disk was open.
 //! - An opening for writing removes the mark before anything is written. So a server that died, or
 //!   that is started again by its keeper, leaves and finds none.
+//! - A closing removes the marks that are superfluous, so that few stay of files that do not exist
+//!   any more: a mark does not tell the path of its file.
 //! - Without a valid mark everything is read from the medium. A wrong mark, which only this user
 //!   and root could make, keeps cached pages and does nothing else.
 
 use lacuna_contracts::Result;
 use lacuna_header::{HEADER_AREA, Uuid, copy_c};
 use lacuna_medium::{FileStamp, Medium};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, renameat, unlinkat};
+use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, openat, renameat, statat, unlinkat};
+use rustix::io::Errno;
 use rustix::process::geteuid;
+use std::cmp::Reverse;
 use std::fs::{DirBuilder, File};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The kernel's file with the boot id.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// No mark is longer, in bytes.
 const MOST_BYTES: u64 = 1024;
+/// The number of marks that stay. With more disks, the disks that were closed first are read anew.
+const MOST_MARKS: usize = 64;
+/// The age at which a mark is removed, in seconds: few pages stay cached for thirty days.
+const MOST_AGE: i64 = 30 * 24 * 3600;
 /// The permission bits of a directory that other users can change.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
@@ -113,8 +122,39 @@ impl CloseMarks {
         let mut mark = File::from(openat(&dir, &new, flags, Mode::RUSR | Mode::WUSR)?);
         mark.write_all(self.text(stamp, uuid).as_bytes())?;
         renameat(&dir, &new, &dir, &name)?;
-        Ok(())
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs().cast_signed());
+        prune(&dir, now - MOST_AGE)
     }
+}
+
+/// Removes superfluous marks: marks that were made before `oldest`, in seconds since 1970, and all
+/// marks except the [`MOST_MARKS`] newest ones.
+fn prune(dir: &File, oldest: i64) -> std::io::Result<()> {
+    let mut marks = Vec::new();
+    for entry in Dir::read_from(dir)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if name.to_bytes().starts_with(b".") {
+            continue;
+        }
+        match statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(about) => marks.push((about.st_mtime, name.to_owned())),
+            // An opening has taken it.
+            Err(Errno::NOENT) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    marks.sort_by_key(|(made, _)| Reverse(*made));
+    for (at, (made, name)) in marks.iter().enumerate() {
+        if at < MOST_MARKS && *made >= oldest {
+            continue;
+        }
+        match unlinkat(dir, name.as_c_str(), AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(())
 }
 
 /// Makes the header of a held medium be read from the medium. Everything else is read from there
@@ -164,6 +204,7 @@ mod tests {
     use super::*;
     use std::fs;
     use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::time::Duration;
 
     const UUID: Uuid = Uuid([7; 16]);
     const STAMP: FileStamp = FileStamp { device: 26, inode: 300, len: 1 << 30, changed: (1_800_000_000, 5) };
@@ -220,6 +261,31 @@ mod tests {
         fs::remove_file(&mark).unwrap();
         fs::write(&mark, [b' '; 1 << 16]).unwrap();
         assert!(!marks(&dir).has_any(&STAMP));
+    }
+
+    #[test]
+    fn a_closing_removes_marks_that_are_old_and_the_oldest_of_many() {
+        let base = tempfile::tempdir().unwrap();
+        let marks = CloseMarks { dir: base.path().to_owned(), boot: "a".into() };
+        let stamp = |inode| FileStamp { inode, ..STAMP };
+        let set_age = |inode, seconds| {
+            let mark = File::options().write(true).open(base.path().join(CloseMarks::name(&stamp(inode))));
+            mark.unwrap().set_modified(SystemTime::now() - Duration::from_secs(seconds)).unwrap();
+        };
+        let all = MOST_MARKS as u64 + 5;
+        for inode in 0..all {
+            marks.set(&stamp(inode), UUID).unwrap();
+            set_age(inode, 10 * (all - inode));
+        }
+        marks.set(&stamp(all), UUID).unwrap();
+        let has = |inode| marks.has_any(&stamp(inode));
+        let first = all + 1 - MOST_MARKS as u64;
+        assert!((0..first).all(|inode| !has(inode)) && (first..=all).all(has));
+        assert_eq!(fs::read_dir(base.path()).unwrap().count(), MOST_MARKS);
+        set_age(all, MOST_AGE as u64 + 100);
+        set_age(first, MOST_AGE as u64 - 100);
+        marks.set(&stamp(first + 1), UUID).unwrap();
+        assert!(!has(all) && (first..all).all(has));
     }
 
     #[test]
