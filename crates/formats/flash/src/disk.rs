@@ -149,7 +149,7 @@ impl FlashDisk {
                 reader: reader.clone(),
                 purge_stats: account,
             },
-            WriterState { epoch: replayed.epoch, purging: replayed.purging, is_purge_owed: false },
+            WriterState::new(replayed.epoch, replayed.purging, recoverable),
         ));
         let is_cut = replayed.purging && !options.read_only;
         let finished = if is_cut { writer.finish_purge() } else { PurgeResult::default() };
@@ -220,7 +220,8 @@ impl FlashDisk {
     ///
     /// A write or discard fails if the flash refuses its purge, and the purge is then owed: the
     /// next flush, the next write or discard of sensitive blocks, and the close complete it or fail
-    /// too.
+    /// too. The process may die before. So a purge is owed too if an earlier process left versions
+    /// that may be recoverable: which of them were sensitive is not known.
     pub fn mark_sensitive(&self, blocks: Range<u64>) {
         self.writer.mark_sensitive(blocks);
     }

@@ -32,6 +32,17 @@ pub(crate) struct WriterState {
     /// Whether versions of sensitive blocks still have to be deleted and purged. Any later
     /// operation that deletes them, including a write of the buffer to the log, purges as well.
     pub(crate) is_purge_owed: bool,
+    /// Whether versions may be recoverable that a process before this one deleted. It may have died
+    /// with an owed purge, which is in no log: so a purge is owed as soon as any blocks are
+    /// sensitive.
+    pub(crate) has_inherited: bool,
+}
+
+impl WriterState {
+    /// The state after an opening. `has_inherited`: whether versions may be recoverable.
+    pub(crate) fn new(epoch: u64, purging: bool, has_inherited: bool) -> WriterState {
+        WriterState { epoch, purging, is_purge_owed: false, has_inherited }
+    }
 }
 
 /// See the module documentation.
@@ -220,7 +231,7 @@ impl DiskWriter {
         if self.keys.recoverable().max > 0 || turn.purging {
             self.purge_in(turn)?;
         }
-        turn.is_purge_owed = false;
+        (turn.is_purge_owed, turn.has_inherited) = (false, false);
         Ok(())
     }
 
@@ -277,7 +288,8 @@ impl DiskWriter {
         self.purge_wanted.store(true, Ordering::Relaxed);
         let purged = self.purger.purge(&LockedWriter { writer: self, state: turn })?;
         self.purger.finish(turn.epoch + 1)?;
-        (turn.epoch, turn.purging, turn.is_purge_owed) = (turn.epoch + 1, false, false);
+        (turn.epoch, turn.purging) = (turn.epoch + 1, false);
+        (turn.is_purge_owed, turn.has_inherited) = (false, false);
         self.purge_wanted.store(false, Ordering::Relaxed);
         self.purge_stats.note_purged(turn.epoch, purged);
         self.note_progress(1);
@@ -294,6 +306,8 @@ impl DiskWriter {
     /// [`crate::FlashDisk::mark_sensitive`]
     pub(crate) fn mark_sensitive(&self, blocks: Range<u64>) {
         self.sensitive.write().push(blocks);
+        let mut turn = self.state.lock();
+        turn.is_purge_owed |= turn.has_inherited;
     }
 
     /// The sensitive ranges among these blocks.

@@ -4,9 +4,10 @@
 
 mod fixture;
 
-use fixture::{TestDisk, counter, overwrite, write};
+use fixture::{TestDisk, counter, master, overwrite, write};
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Kind};
-use lacuna_flash::{PurgePolicy, PurgeStatus};
+use lacuna_flash::{FlashDisk, OpenOptions, PurgePolicy, PurgeStatus};
+use lacuna_kept_memory::KeptMemory;
 use lacuna_nand::PowerCut;
 use lacuna_sim::versions::run_content;
 use lacuna_sim::{Fault, OpKind, Rng};
@@ -217,6 +218,47 @@ fn a_flush_fails_while_its_owed_purge_is_refused() {
     assert_eq!((disk.recoverable(), disk.purge_status().purges), (0, 1));
     disk.flush().unwrap();
     assert_eq!(disk.purge_status().purges, 1, "nothing is owed any more");
+}
+
+/// The next process does not know what was sensitive, and so purges everything that was deleted.
+#[test]
+fn an_owed_purge_outlives_the_process() {
+    for kept in [false, true] {
+        let mut test_disk = TestDisk::small(19);
+        let layout = FlashDisk::kept_layout(test_disk.options().budget);
+        let memory = kept.then(|| KeptMemory::simulated(&layout).unwrap());
+        let disk = open_with(&mut test_disk, memory.clone());
+        disk.mark_sensitive(10..20);
+        for count in [60, 5] {
+            write(&disk, 0, count, 1).unwrap();
+            disk.flush().unwrap();
+        }
+        test_disk.faults.add(Fault::FailFrom { op: OpKind::Write, nth: 1, error: Kind::NoSpace });
+        assert!(write(&disk, 10, 1, 2).unwrap_err().kind().is_refusal());
+        let left = memory.map(|memory| memory.as_if_died().unwrap());
+        drop(disk);
+        test_disk.faults.heal();
+        let disk = open_with(&mut test_disk, left);
+        assert!(disk.recoverable() > 0);
+        disk.flush().unwrap();
+        assert!(disk.recoverable() > 0, "without sensitive blocks nothing is owed");
+        disk.mark_sensitive(10..20);
+        disk.flush().unwrap();
+        assert_eq!((disk.recoverable(), disk.purge_status().purges), (0, 1), "kept: {kept}");
+        let mut found = vec![0; BLOCK_SIZE];
+        disk.read(BlockAddr(10), &mut found).unwrap();
+        assert!(found == run_content(10, 1, if kept { 2 } else { 1 }), "kept: {kept}");
+        write(&disk, 30, 1, 3).unwrap();
+        disk.flush().unwrap();
+        assert_eq!(disk.purge_status().purges, 1, "nothing is owed any more");
+    }
+}
+
+/// Opens the disk, with this memory for acknowledged writes.
+fn open_with(test_disk: &mut TestDisk, kept: Option<KeptMemory>) -> FlashDisk {
+    let flash = test_disk.flash().1;
+    let options = OpenOptions { kept, ..test_disk.options() };
+    FlashDisk::open(flash, &test_disk.params, &master(), &options).unwrap()
 }
 
 /// A refused purge is not retried at each check, since on a full log each attempt writes
