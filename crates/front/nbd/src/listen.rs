@@ -60,20 +60,21 @@ impl Listen {
 }
 
 pub(crate) enum Listener {
-    Unix { listener: UnixListener, _file: Option<OwnedPath> },
+    Unix { listener: UnixListener, file: Option<OwnedPath> },
     Tcp(TcpListener),
 }
 
-/// A socket file that this process has created; removed on drop unless it was replaced.
-#[derive(Clone)]
+/// A socket file that this process has created; removed on drop unless it was replaced, or stays
+/// for other copies of the socket.
 pub(crate) struct OwnedPath {
     path: PathBuf,
     identity: (u64, u64),
+    stays: bool,
 }
 
 impl Drop for OwnedPath {
     fn drop(&mut self) {
-        if identity(&self.path) == Some(self.identity) {
+        if !self.stays && identity(&self.path) == Some(self.identity) {
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -94,8 +95,9 @@ impl Listeners {
         open(listen).map(Listeners)
     }
 
-    /// The same sockets once more. The files of unix sockets are removed with the first copy that
-    /// is dropped: a server that ends removes them before others see the disk free.
+    /// The same sockets once more. A copy leaves the files of unix sockets, unless a server has
+    /// [run](crate::NbdServer::run) with it: that server removes them at its end, before other
+    /// programs see the disk free. After one that fails before, clients still find the sockets.
     pub fn try_clone(&self) -> Result<Listeners> {
         let copies = self.0.iter().map(Listener::try_clone).collect::<io::Result<_>>();
         copies.map(Listeners).map_err(|e| Error::io("cannot copy a listening socket", &e))
@@ -215,8 +217,8 @@ fn open_unix(path: &Path) -> Result<Listener> {
         other => other,
     };
     let socket = socket.map_err(|e| in_use(what(), &e.into()))?;
-    let file = identity(path).map(|identity| OwnedPath { path: path.to_path_buf(), identity });
-    Ok(Listener::Unix { listener: UnixListener::from(socket), _file: file })
+    let file = identity(path).map(|identity| OwnedPath { path: path.to_path_buf(), identity, stays: false });
+    Ok(Listener::Unix { listener: UnixListener::from(socket), file })
 }
 
 /// Returns `None` if the lock cannot be had soon: any user with read permission for the directory
@@ -291,7 +293,7 @@ fn adopt(socket: OwnedFd) -> Result<Listener> {
     let family = rustix::net::getsockname(&socket).map(|address| address.address_family());
     match family {
         Ok(AddressFamily::UNIX) if listening => {
-            Ok(Listener::Unix { listener: UnixListener::from(socket), _file: None })
+            Ok(Listener::Unix { listener: UnixListener::from(socket), file: None })
         }
         Ok(AddressFamily::INET | AddressFamily::INET6) if listening => {
             Ok(Listener::Tcp(TcpListener::from(socket)))
@@ -314,11 +316,23 @@ impl AsFd for Listener {
 impl Listener {
     fn try_clone(&self) -> io::Result<Listener> {
         Ok(match self {
-            Listener::Unix { listener, _file: file } => {
-                Listener::Unix { listener: listener.try_clone()?, _file: file.clone() }
+            Listener::Unix { listener, file } => {
+                let copy = |OwnedPath { path, identity, .. }: &OwnedPath| OwnedPath {
+                    path: path.clone(),
+                    identity: *identity,
+                    stays: true,
+                };
+                Listener::Unix { listener: listener.try_clone()?, file: file.as_ref().map(copy) }
             }
             Listener::Tcp(listener) => Listener::Tcp(listener.try_clone()?),
         })
+    }
+
+    /// Makes dropping the listener remove the file of its socket.
+    pub(crate) fn remove_at_end(&mut self) {
+        if let Listener::Unix { file: Some(file), .. } = self {
+            file.stays = false;
+        }
     }
 
     /// Makes [`Listener::accept`] return at once when the client has already left.

@@ -171,7 +171,8 @@ impl NbdServer {
     /// requests already read are performed and answered ([`ServerSettings::before_drain`]), all
     /// connections are closed and the socket file is removed. The disks stay open; the caller
     /// flushes and closes them.
-    pub fn run(self, stop: &StopHandle) -> Result<()> {
+    pub fn run(mut self, stop: &StopHandle) -> Result<()> {
+        self.listeners.iter_mut().for_each(Listener::remove_at_end);
         let clients = &self.settings.clients;
         thread::scope(|scope| {
             let result = self.accept_until(stop, clients, |socket| {

@@ -5,7 +5,9 @@ mod harness;
 use harness::client::*;
 use harness::{GatedDisk, ServerThread, run, skipped, text, wait_until};
 use lacuna_contracts::Kind;
-use lacuna_nbd::{ClientPeer, Clients, Exports, Listen, NbdServer, ServerSettings, StopHandle, TlsMode};
+use lacuna_nbd::{
+    ClientPeer, Clients, Exports, Listen, Listeners, NbdServer, ServerSettings, StopHandle, TlsMode,
+};
 use lacuna_testkit::is_program_available;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
@@ -60,6 +62,29 @@ fn only_its_own_socket_is_removed() {
     std::fs::write(&path, "another's").unwrap();
     drop(server);
     assert!(path.exists());
+}
+
+/// Clients wait at the socket for the server after the one that failed.
+#[test]
+fn a_server_that_never_ran_on_a_copy_of_a_socket_leaves_its_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("s");
+    let sockets = Listeners::open(&[Listen::Unix(path.clone())]).unwrap();
+    let start = || {
+        let copy = || sockets.try_clone();
+        NbdServer::listening(copy, GatedDisk::new(4).exports(), ServerSettings::default()).unwrap()
+    };
+    drop(start());
+    assert!(path.exists());
+    let stop = StopHandle::new().unwrap();
+    stop.stop();
+    start().run(&stop).unwrap();
+    assert!(!path.exists());
+    drop(start());
+    let sockets = Listeners::open(&[Listen::Unix(path.clone())]).unwrap();
+    assert!(path.exists());
+    drop(sockets);
+    assert!(!path.exists());
 }
 
 #[test]
