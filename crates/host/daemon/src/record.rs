@@ -93,10 +93,12 @@ impl KeeperId {
         Ok(proc::start_of(pid)?.map(|start| KeeperId { pid, start }))
     }
 
-    /// Whether the keeper lives. One that cannot be looked at counts as dead: then no command waits
-    /// for it.
+    /// Whether the keeper lives. If `/proc` hides its process from this user, its number decides: a
+    /// process with it that takes signals of this user and is hidden is hardly another one. A
+    /// keeper that cannot be looked at otherwise counts as dead: then no command waits for it.
     pub fn is_alive(self) -> bool {
         proc::start_of(self.pid).is_ok_and(|start| start == Some(self.start))
+            || proc::is_hidden(self.pid).is_ok_and(|is_hidden| is_hidden)
     }
 }
 

@@ -4,6 +4,9 @@
 //! users' mounts, files and programs, and a malformed line, or one that is not UTF-8, must not hide
 //! other lines.
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open, test_kill_process};
 use std::ffi::OsStr;
 use std::fmt::Display;
 use std::fs;
@@ -145,6 +148,30 @@ pub fn start_until_gone(process: u32) -> io::Result<Option<u64>> {
     start_in(&text_of(process, "stat")?)
 }
 
+/// Whether `/proc` hides a running process of this user. With the mount option `hidepid` it shows a
+/// process with secrets, such as a server or its keeper, to root alone (proc(5)).
+pub fn is_hidden(process: u32) -> io::Result<bool> {
+    let is_visible = start_until_gone(process).is_ok_and(|start| start.is_some());
+    Ok(!is_visible && is_own(process)?)
+}
+
+/// Whether a process with this number runs and takes signals of this user.
+fn is_own(process: u32) -> io::Result<bool> {
+    let Some(number) = i32::try_from(process).map_or(None, Pid::from_raw) else { return Ok(false) };
+    let descriptor = match pidfd_open(number, PidfdFlags::empty()) {
+        Err(Errno::SRCH) => return Ok(false),
+        descriptor => descriptor?,
+    };
+    match test_kill_process(number) {
+        Err(Errno::SRCH | Errno::PERM) => return Ok(false),
+        tested => tested?,
+    }
+    // Until the process ends, its number is that of no other one. So this comes last. A process
+    // that has ended counts as such although its parent has not noticed.
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    Ok(poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&now))? == 0)
+}
+
 fn start_in(stat: &str) -> io::Result<Option<u64>> {
     let ticks = after_name(stat).nth(19).map(str::parse::<u64>).transpose();
     ticks.map_err(io::Error::other)
@@ -204,12 +231,16 @@ mod tests {
         assert_eq!(described(u32::MAX), format!("process {}", u32::MAX));
         let (start, own) = (start_of(child.id()).unwrap(), start_of(std::process::id()).unwrap());
         assert!(start.is_some() && start >= own && start_of(child.id()).unwrap() == start);
+        assert!(is_own(child.id()).unwrap() && !is_hidden(child.id()).unwrap());
         child.kill().unwrap();
         // Killed, ending, or ended and not reaped: all count as dying.
         assert!(is_dying(child.id()).unwrap() && start_until_gone(child.id()).unwrap() == start);
         child.wait().unwrap();
         assert!(!is_dying(child.id()).unwrap() && start_of(child.id()).unwrap().is_none());
         assert!(start_until_gone(child.id()).unwrap().is_none());
+        for none in [child.id(), 0, u32::MAX] {
+            assert!(!is_own(none).unwrap() && !is_hidden(none).unwrap(), "{none}");
+        }
         assert!(is_killed("SigPnd:\t0000000000000100\n") && !is_killed("SigPnd:\t0000000000000000\n"));
         assert!(is_ending("7 (a) b) Z 1 2 3 4 5 0") && is_ending("7 (a) R 1 2 3 4 5 4194564"));
         assert!(!is_ending("7 (a) R 1 2 3 4 5 4194560") && !is_ending(""));

@@ -1,13 +1,14 @@
 //! Takeovers: servers that are stopped and replaced, two servers of one disk, and keepers that die.
 //! A keeper that is stopped makes the time between two servers as long as a test needs it.
 
-use crate::harness::{Scene, Signal, send, wait_until};
+use crate::harness::{Scene, Signal, is_program_available, send, skipped, wait_until};
 use crate::keeper::{serve_kept, server_of};
 use crate::nbd_client::Client;
 use rustix::io::Errno;
 use rustix::process::{Pid, kill_process};
 use serde_json::Value;
 use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -238,6 +239,44 @@ fn a_server_whose_keeper_died_serves_until_it_is_closed() {
     let serving = scene.serve(&[]);
     assert_written(&socket, &[5, 6]);
     assert_eq!(serving.stop(), 0);
+}
+
+/// With `hidepid` users do not see the processes of servers in /proc, not even their own ones.
+#[test]
+fn a_keeper_that_proc_hides_counts_as_living() {
+    let tools = ["unshare", "setpriv", "mount"];
+    if !rustix::process::geteuid().is_root() || !tools.iter().all(|tool| is_program_available(tool)) {
+        return skipped("this needs root");
+    }
+    let scene = Scene::with_disk(&["--size", "64M"]);
+    fs::copy(env!("CARGO_BIN_EXE_lacuna"), scene.path("lacuna")).unwrap();
+    fs::create_dir(scene.path("run")).unwrap();
+    for (name, mode) in [(".", 0o755), ("lacuna", 0o755), ("run", 0o700)] {
+        fs::set_permissions(scene.path(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    for name in ["run", "disk.img", "key"] {
+        chown(scene.path(name), Some(65534), Some(65534)).unwrap();
+    }
+    // All processes end with the first one of their namespace.
+    let person = "setpriv --reuid 65534 --regid 65534 --clear-groups";
+    let begin = format!("mount -t proc -o hidepid=2 proc /proc || exit 77; exec {person} sh -c \"$0\"");
+    let script = "
+        ./lacuna serve disk.img --socket run/nbd.sock --key-file key --fork --pid-file run/pid || exit 60
+        test ! -e /proc/$(cat run/pid) || exit 77
+        ./lacuna status disk.img --json || exit 61
+        ./lacuna close disk.img >&2
+    ";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--pid", "--fork", "sh", "-c", &begin, script]).current_dir(scene.path("."));
+    command.env("XDG_RUNTIME_DIR", scene.path("run")).env("XDG_STATE_HOME", scene.path("run/state"));
+    let output = command.env_remove("LISTEN_FDS").stdin(Stdio::null()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    if output.status.code() == Some(77) || said.contains("unshare failed") {
+        return skipped("processes cannot be hidden here");
+    }
+    assert!(output.status.success(), "{said}");
+    let status: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(status["servers"][0]["keeper_died"], false, "{status}");
 }
 
 /// Kills a keeper and then its server. A power cut for both: flushed writes are there.
