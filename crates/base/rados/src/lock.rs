@@ -89,8 +89,8 @@ impl RadosPool {
     /// The same, as the next connection of a series. A holder of the same series counts as dead:
     /// the caller ensures that its process has ended.
     ///
-    /// Errors: also [`Kind::Fenced`], each time, if the series continues and another client has had
-    /// the lock since.
+    /// Errors: also [`Kind::Fenced`], each time, if the series continues and another client has, or
+    /// has had, the lock since.
     pub fn lock_writer_in_series(
         self: &Arc<Self>,
         object: &str,
@@ -177,7 +177,9 @@ impl LockClaim {
             }
             if !steal && !self.is_predecessor(holder) {
                 if self.is_alive(holder)? {
-                    return Err(self.busy(holder));
+                    // It has the lock, so that this series is refused when it has given it back.
+                    let continues = self.series.is_some_and(|series| series.continues);
+                    return Err(if continues { had_by_another(self.what()) } else { self.busy(holder) });
                 }
                 if self.lockers()?.first() != Some(holder) {
                     // The holder is alive: it gave the lock back, and then stopped answering.

@@ -76,10 +76,9 @@ fn a_server_in_the_background_is_started_again_and_closed() {
     assert_eq!(disk.lockers(), 0);
 }
 
-/// The keeper sleeps while its server dies and another client has the disk. No older write may
-/// replace the data of that client.
-#[test]
-fn a_successor_is_refused_after_another_client() {
+/// The keeper sleeps while its server dies and another client takes the disk. No older write may
+/// replace the data of that client, whether it has the disk still or no more.
+fn successor_is_refused(has_closed: bool) {
     let Some(cluster) = Cluster::shared() else { return };
     let disk = PoolDisk::create(cluster, &["--size", "64M"]);
     let serving = serve_kept(&disk, &[]);
@@ -93,13 +92,27 @@ fn a_successor_is_refused_after_another_client() {
     let mut client = Client::connect(&between.socket).unwrap();
     client.write_at(0, &noise(2, 4096)).unwrap();
     drop(client);
-    assert_eq!(between.stop(), 0);
+    let mut between = Some(between);
+    if has_closed {
+        assert_eq!(between.take().unwrap().stop(), 0);
+    }
     send(Signal::CONT, serving.process());
     assert_eq!(serving.wait(), 5);
+    between.into_iter().for_each(|between| assert_eq!(between.stop(), 0));
     assert_eq!(disk.lockers(), 0);
     let server = disk.serve(&["--read-only"]);
     assert!(Client::connect(&server.socket).unwrap().read_at(0, 4096).unwrap() == noise(2, 4096));
     assert_eq!(server.stop(), 0);
+}
+
+#[test]
+fn a_successor_is_refused_after_another_client() {
+    successor_is_refused(true);
+}
+
+#[test]
+fn a_successor_is_refused_while_another_client_has_the_disk() {
+    successor_is_refused(false);
 }
 
 #[test]
