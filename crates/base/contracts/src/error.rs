@@ -234,6 +234,14 @@ impl Error {
         number.unwrap_or_else(|| self.kind.errno())
     }
 
+    /// Whether the same call may succeed later although nothing was changed for it: something has
+    /// the item in use now, or the network does not answer.
+    pub fn may_pass(&self) -> bool {
+        let source = self.source.as_deref().and_then(|source| source.downcast_ref::<std::io::Error>());
+        let of_network = source.and_then(std::io::Error::raw_os_error).is_some_and(is_of_network);
+        matches!(self.kind, Kind::Busy | Kind::TimedOut) || (self.kind == Kind::Io && of_network)
+    }
+
     /// Marks the error as that of a read, for the engine that called: the call changed nothing,
     /// whatever the medium reported. Does not apply to [`Kind::Fenced`] and [`Kind::FailStop`],
     /// which are permanent.
@@ -269,6 +277,23 @@ impl Error {
         self.kind = kind;
         self
     }
+}
+
+/// Whether the system reports with this number that a network, or a machine in it, is out of reach.
+fn is_of_network(number: i32) -> bool {
+    matches!(
+        number,
+        libc::ENETDOWN
+            | libc::ENETUNREACH
+            | libc::ENETRESET
+            | libc::ECONNABORTED
+            | libc::ECONNRESET
+            | libc::ECONNREFUSED
+            | libc::ENOTCONN
+            | libc::ETIMEDOUT
+            | libc::EHOSTDOWN
+            | libc::EHOSTUNREACH
+    )
 }
 
 impl fmt::Display for Error {
@@ -339,6 +364,22 @@ mod tests {
         assert_eq!(source, Some(full.to_string()));
         assert_eq!(Error::io("write", &full).kind(), Kind::NoSpace);
         assert_eq!(Kind::Corrupt.errno(), libc::EIO);
+    }
+
+    #[test]
+    fn a_use_and_an_outage_may_pass() {
+        let of_number =
+            |number| Error::io("call", &std::io::Error::from_raw_os_error(number)).context("disk");
+        for number in [libc::EBUSY, libc::EAGAIN, libc::ETIMEDOUT, libc::EHOSTUNREACH, libc::ECONNREFUSED] {
+            assert!(of_number(number).may_pass(), "{number}");
+        }
+        for number in [libc::EIO, libc::ENOSPC, libc::ENOENT, libc::EACCES, libc::EROFS, libc::ENOMEM] {
+            assert!(!of_number(number).may_pass(), "{number}");
+        }
+        for kind in [Kind::Changed, Kind::Fenced, Kind::Corrupt, Kind::NoCover, Kind::Other] {
+            assert!(!Error::new(kind, "call").may_pass(), "{kind:?}");
+        }
+        assert!(Error::new(Kind::TimedOut, "no monitor answers").may_pass());
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Dead servers: detects them and cleans up their mounts.
 
 use crate::mountpoint::made_mountpoint;
-use crate::record::{MountRecord, Record};
-use crate::run_dir::{DISK_NAME, RunPaths};
+use crate::record::{KeeperId, MountRecord, Record};
+use crate::run_dir::{DISK_NAME, RunPaths, lock_past_probes};
 use lacuna_contracts::{Error, Result};
 use lacuna_mount::mount_table::MountEntry;
 use lacuna_mount::unmount::{busy_or_failed, unmount_dead, unmount_lazily};
@@ -88,6 +88,26 @@ pub(crate) fn remove_served(paths: &RunPaths) -> Result<()> {
         return Ok(());
     }
     paths.remove()
+}
+
+/// Notes in the record of a dead server the obstacle that keeps the next server of its keeper from
+/// the disk. Does nothing if another process has the run directory.
+///
+/// Errors: the record cannot be read or written.
+pub(crate) fn note_obstacle(paths: &RunPaths, keeper: KeeperId, obstacle: &str) -> Result<()> {
+    let Some(lock) = paths.lock_file()? else { return Ok(()) };
+    match lock_past_probes(&lock) {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Ok(()),
+        Err(TryLockError::Error(e)) => return Err(Error::io("cannot lock the run directory", &e)),
+    }
+    let about = lock.metadata().map_err(|e| Error::io("cannot look at the lock of a server", &e))?;
+    match paths.record()? {
+        Some(record) if about.nlink() > 0 && record.keeper == Some(keeper) => {
+            paths.write_record(&Record { obstacle: Some(obstacle.to_owned()), ..record })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Whether `top` is a mount that the dead server of this run directory left.

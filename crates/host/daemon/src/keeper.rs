@@ -16,139 +16,44 @@
 //! - A server that is told to end and dies first is followed by one that makes its writes durable
 //!   and ends.
 //! - After `MOST_FAILED` servers in a row that failed, the keeper gives up, and says which writes
-//!   are lost.
-//! - A server whose keeper died goes on, and is not started again.
+//!   are lost. Servers that end because of an obstacle that may pass by itself, such as another
+//!   program that has the file, do not count: the keeper tries again until the obstacle has passed,
+//!   or for `ENDS_WITHIN` if it was told to end.
+//! - A server whose keeper died goes on, and is not started again. A server whose keeper was
+//!   stopped goes on too (`keeper/link.rs`).
+
+mod link;
 
 use crate::record::KeeperId;
 use crate::system_call::{self, KeptSignals};
 use lacuna_contracts::{Error, Kind, Result};
-use rustix::event::{PollFd, PollFlags, poll};
+use link::{HOLD, Inheritance, LONGEST, LinkSockets, OBSTACLE, READY, RELEASE, UNKEPT};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
-};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use std::fs::File;
-use std::io::{IoSlice, IoSliceMut};
+use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex};
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
+
+pub use link::KeeperLink;
 
 /// Servers that may fail in a row: they died before they were ready, or of a fault of their own
 /// within [`SOON`], or ended with writes that they could not make durable.
 const MOST_FAILED: u32 = 5;
 /// A server that lives for this long has begun well.
 const SOON: Duration = Duration::from_secs(10);
-/// The pause before another try after an error.
+/// The pause before another try after an error, and the first one because of an obstacle.
 const PAUSE: Duration = Duration::from_millis(500);
-/// The longest message of a server.
-const MESSAGE: usize = 4096;
+/// The longest pause because of an obstacle. Each is twice as long as the one before.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// How long a keeper that was told to end tries again in spite of an obstacle. An outage may be
+/// longer, but a user who ends a server waits for it.
+const ENDS_WITHIN: Duration = Duration::from_secs(5 * 60);
 /// The hint if a keeper gives up.
 const LOST: &str = "writes that were not flushed are lost; check the file system that lies on the disk";
-
-/// A message of a server, by its first byte. `HOLD` comes with a descriptor.
-const HOLD: u8 = b'H';
-const RELEASE: u8 = b'R';
-const UNKEPT: u8 = b'U';
-const NOTIFY: u8 = b'N';
-const READY: u8 = b'Y';
-
-/// A server's line to its keeper.
-pub struct KeeperLink {
-    socket: OwnedFd,
-    left: Mutex<Option<File>>,
-    signals: KeptSignals,
-    keeper: KeeperId,
-}
-
-impl KeeperLink {
-    /// The keeper, which may have died since.
-    pub fn keeper(&self) -> KeeperId {
-        self.keeper
-    }
-
-    /// Calls `act` in a thread of its own when the keeper has died. Errors: there is no thread.
-    pub fn on_death(self: &Arc<Self>, act: impl FnOnce() + Send + 'static) -> Result<()> {
-        let link = Arc::clone(self);
-        let wait = move || {
-            // The end of the other side is always reported.
-            let ended = || poll(&mut [PollFd::new(&link.socket, PollFlags::empty())], None);
-            let mut result = ended();
-            while result == Err(Errno::INTR) {
-                result = ended();
-            }
-            if result.is_ok() {
-                act();
-            }
-        };
-        let thread = std::thread::Builder::new().name("lacuna-keeper".into()).spawn(wait);
-        thread.map(drop).map_err(|e| Error::io("cannot watch the keeper", &e))
-    }
-
-    /// Lets INT, TERM and HUP act in this server. They wait until then, so that none ends a server
-    /// that does not handle them yet.
-    pub fn let_signals_act(&self) {
-        self.signals.unblock();
-    }
-
-    /// Whether the last server left memory, which no call has taken yet.
-    pub fn has_left(&self) -> bool {
-        self.left.lock().unwrap_or_else(std::sync::PoisonError::into_inner).is_some()
-    }
-
-    /// The memory that the last server left. It is returned once.
-    pub fn take_left(&self) -> Option<File> {
-        self.left.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take()
-    }
-
-    /// Makes the keeper hold a descriptor of this memory, in place of any other. The kernel has the
-    /// descriptor when this returns, so the death of this process does not lose it.
-    pub fn hold(&self, memory: &File) -> Result<()> {
-        self.send(&[HOLD], Some(memory.as_fd()))
-    }
-
-    /// Makes the keeper let go of the memory: no server needs its writes any more, until this one
-    /// calls [`KeeperLink::hold`] or [`KeeperLink::keep_nothing`].
-    pub fn release(&self) -> Result<()> {
-        self.send(&[RELEASE], None)
-    }
-
-    /// Tells the keeper that this server keeps its writes in no memory that outlives it.
-    pub fn keep_nothing(&self) -> Result<()> {
-        self.send(&[UNKEPT], None)
-    }
-
-    /// Tells the keeper that the server accepts clients.
-    pub fn ready(&self) -> Result<()> {
-        self.send(&[READY], None)
-    }
-
-    /// Makes the keeper send this state to the service manager, which takes it from the main
-    /// process only.
-    pub fn notify(&self, state: &str) -> Result<()> {
-        let message = [&[NOTIFY], state.as_bytes()].concat();
-        self.send(&message[..message.len().min(MESSAGE)], None)
-    }
-
-    fn send(&self, message: &[u8], descriptor: Option<BorrowedFd<'_>>) -> Result<()> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        let descriptors: Vec<BorrowedFd<'_>> = descriptor.into_iter().collect();
-        if !descriptors.is_empty() {
-            control.push(SendAncillaryMessage::ScmRights(&descriptors));
-        }
-        let sent = rustix::io::retry_on_intr(|| {
-            sendmsg(&self.socket, &[IoSlice::new(message)], &mut control, SendFlags::NOSIGNAL)
-        });
-        match sent {
-            // The keeper is gone: the server goes on without one.
-            Ok(_) | Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => Ok(()),
-            Err(e) => Err(Error::io("cannot send the keeper what outlives this server", &e.into())),
-        }
-    }
-}
 
 /// What the keeper does for its servers.
 pub struct KeeperActions<'a> {
@@ -166,22 +71,20 @@ pub struct KeeperActions<'a> {
 ///
 /// Errors: [`Kind::Other`] if servers die one after the other, and failures of the system.
 pub fn keep(actions: &KeeperActions<'_>, mut serve: impl FnMut(KeeperLink) -> i32) -> Result<i32> {
-    let failed = |e: std::io::Error| Error::io("cannot start the server", &e);
+    let failed = |e: io::Error| Error::io("cannot start the server", &e);
     let signals = KeptSignals::block().map_err(failed)?;
     let own = KeeperId::of(std::process::id()).and_then(|own| own.ok_or_else(|| Errno::SRCH.into()));
     let keeper = own.map_err(failed)?;
-    let (mut kept, mut is_successor, mut failed_in_a_row) = (KeptState::default(), false, 0);
+    let mut kept = KeptState::default();
     loop {
-        let flags = SocketFlags::CLOEXEC;
-        let (ours, socket) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
-            .map_err(|e| failed(e.into()))?;
-        let left = kept.memory.as_ref().map(File::try_clone).transpose().map_err(failed)?;
+        let (ours, theirs) = LinkSockets::pair().map_err(failed)?;
+        let inherited = kept.inheritance().map_err(failed)?;
         let Some(server) = system_call::fork().map_err(failed)? else {
             drop((ours, std::mem::take(&mut kept)));
             system_call::inherit_watchdog();
-            std::process::exit(serve(KeeperLink { socket, left: Mutex::new(left), signals, keeper }));
+            std::process::exit(serve(KeeperLink::new(theirs, inherited, signals, keeper)));
         };
-        drop((socket, left));
+        drop((theirs, inherited));
         let begun = Instant::now();
         let server = Pid::from_raw(server.cast_signed()).expect("a child has a positive number");
         if let Some(signal) = kept.told_to_end {
@@ -189,48 +92,18 @@ pub fn keep(actions: &KeeperActions<'_>, mut serve: impl FnMut(KeeperLink) -> i3
             let _ended = kill_process(server, signal);
         }
         let ended = watch(server, &ours, &signals, actions, &mut kept).inspect_err(|_| end(server))?;
-        let was_ready = std::mem::take(&mut kept.is_ready);
-        let signal = match ended {
-            // Another try: the medium may work again, and the memory may have writes for it.
-            ServerEnd::Exited(code) if code != 0 && (is_successor || was_ready) && kept.memory.is_some() => {
-                is_successor = true;
-                failed_in_a_row += 1;
-                if failed_in_a_row >= MOST_FAILED {
-                    (actions.report)(&gave_up());
-                    return Ok(code);
-                }
-                if was_ready {
-                    // It ended by itself: the next one only brings its writes to the medium.
-                    kept.told_to_end = kept.told_to_end.or(Some(Signal::TERM));
-                }
-                std::thread::sleep(PAUSE);
-                continue;
-            }
-            ServerEnd::Exited(code) => return Ok(code),
-            ServerEnd::Died(signal) => signal,
+        let (step, error) = match ended {
+            ServerEnd::Exited(code) => kept.after_exit(code, Instant::now()),
+            ServerEnd::Died(signal) => kept.after_death(signal, begun.elapsed())?,
         };
-        is_successor = true;
-        let began_well = was_ready && (signal == libc::SIGKILL || begun.elapsed() >= SOON);
-        failed_in_a_row = if began_well { 0 } else { failed_in_a_row + 1 };
-        let died = Error::new(Kind::Other, "the server died")
-            .found(format!("signal {signal}"))
-            .expected("a server that runs until it is closed");
-        if was_ready && kept.loses_writes() {
-            return Err(died.hint(LOST));
+        if let Some(e) = &error {
+            (actions.report)(e);
         }
-        if failed_in_a_row >= MOST_FAILED {
-            return Err(died.hint("it died again and again soon after its start, and is not started again"));
+        match step {
+            NextStep::End(code) => return Ok(code),
+            NextStep::Start { after } => pause(&signals, &mut kept, after)?,
         }
-        (actions.report)(&died.hint("it is started again, and clients can reconnect"));
     }
-}
-
-/// The message if servers cannot make the writes in the memory durable.
-fn gave_up() -> Error {
-    Error::new(Kind::Other, "the disk is not opened again")
-        .found(format!("{MOST_FAILED} servers in a row that failed, with writes in memory"))
-        .expected("a server that makes them durable")
-        .hint(LOST)
 }
 
 /// Ends a server that the keeper cannot watch any more.
@@ -238,6 +111,33 @@ fn end(server: Pid) {
     // A server that has ended needs no signal, and is reaped here.
     let _ended = kill_process(server, Signal::TERM);
     let _reaped = waitpid(Some(server), WaitOptions::empty());
+}
+
+/// Waits before another server is started, but not after a signal that tells it to end.
+fn pause(signals: &KeptSignals, kept: &mut KeptState, length: Duration) -> Result<()> {
+    let failed = |e: io::Error| Error::io("cannot wait before the next server", &e);
+    let until = Instant::now() + length;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(());
+        }
+        let left = Timespec::try_from(left).map_err(|e| failed(io::Error::other(e)))?;
+        match poll(&mut [PollFd::new(signals, PollFlags::IN)], Some(&left)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(e) => return Err(failed(e.into())),
+        }
+        while let Some(signal) = signals.next().map_err(failed)? {
+            if signal.number != libc::SIGCHLD {
+                kept.told_to_end = Some(named(signal.number));
+                return Ok(());
+            }
+        }
+    }
+}
+
+fn named(signal: i32) -> Signal {
+    Signal::from_named_raw(signal).expect("one of the blocked signals")
 }
 
 /// What the keeper knows of its servers.
@@ -251,15 +151,104 @@ struct KeptState {
     was_ready: bool,
     /// Whether the present server is ready.
     is_ready: bool,
+    /// The number of servers before the present one.
+    predecessors: u64,
     /// The last signal that told a server to end. It may have come when there was none.
     told_to_end: Option<Signal>,
+    /// The obstacle because of which the present server ends, or the last one ended.
+    obstacle: Option<String>,
+    /// The servers in a row that ended because of an obstacle.
+    obstructed: u32,
+    /// When the keeper gives up because of an obstacle, after it was told to end.
+    ends_by: Option<Instant>,
+    /// The servers in a row that failed otherwise.
+    failed_in_a_row: u32,
+}
+
+/// What follows the end of a server.
+#[derive(Debug, PartialEq, Eq)]
+enum NextStep {
+    /// The keeper ends with this exit code.
+    End(i32),
+    /// Another server is started after this pause.
+    Start { after: Duration },
 }
 
 impl KeptState {
+    /// The state in which the last server left the disk, for the next one.
+    fn inheritance(&mut self) -> io::Result<Inheritance> {
+        let memory = self.memory.as_ref().map(File::try_clone).transpose()?;
+        Ok(Inheritance { memory, was_ready: self.was_ready, obstacle: self.obstacle.take() })
+    }
+
     /// Whether the death of the server loses writes that it has acknowledged.
     fn loses_writes(&self) -> bool {
         self.memory.is_none() && !self.all_durable
     }
+
+    /// The next step, with an error to report, after the end of a server by itself.
+    fn after_exit(&mut self, code: i32, now: Instant) -> (NextStep, Option<Error>) {
+        let was_ready = std::mem::take(&mut self.is_ready);
+        // Without memory nothing can be lost, and a server that was ready has closed its disk.
+        let is_awaited = self.obstacle.is_some() && !was_ready && self.told_to_end.is_none();
+        if code == 0 || !(self.predecessors > 0 || was_ready) || !(self.memory.is_some() || is_awaited) {
+            return (NextStep::End(code), None);
+        }
+        self.predecessors += 1;
+        if was_ready {
+            // It ended by itself: the next one only brings its writes to the medium.
+            self.told_to_end = self.told_to_end.or(Some(Signal::TERM));
+            (self.obstructed, self.ends_by) = (0, None);
+        }
+        let step = |after| (NextStep::Start { after }, None);
+        let gives_up = |found| (NextStep::End(code), Some(gave_up(found)));
+        // Another try: the medium may work again, and the memory may have writes for it.
+        let Some(obstacle) = &self.obstacle else {
+            self.failed_in_a_row += 1;
+            return if self.failed_in_a_row < MOST_FAILED {
+                step(PAUSE)
+            } else {
+                gives_up(format!("{MOST_FAILED} servers in a row that failed, with writes in memory"))
+            };
+        };
+        if self.told_to_end.is_some() && now >= *self.ends_by.get_or_insert(now + ENDS_WITHIN) {
+            return gives_up(obstacle.clone());
+        }
+        let doubled = PAUSE * 2_u32.pow(self.obstructed.min(8));
+        self.obstructed += 1;
+        step(doubled.min(LONGEST_PAUSE))
+    }
+
+    /// The next step, with an error to report, after the death of a server that lived for some
+    /// time.
+    ///
+    /// Errors: no other one is started.
+    fn after_death(&mut self, signal: i32, lifetime: Duration) -> Result<(NextStep, Option<Error>)> {
+        let was_ready = std::mem::take(&mut self.is_ready);
+        self.predecessors += 1;
+        let began_well = was_ready && (signal == libc::SIGKILL || lifetime >= SOON);
+        self.failed_in_a_row = if began_well { 0 } else { self.failed_in_a_row + 1 };
+        (self.obstructed, self.ends_by) = (0, None);
+        let died = Error::new(Kind::Other, "the server died")
+            .found(format!("signal {signal}"))
+            .expected("a server that runs until it is closed");
+        if was_ready && self.loses_writes() {
+            return Err(died.hint(LOST));
+        }
+        if self.failed_in_a_row >= MOST_FAILED {
+            return Err(died.hint("it died again and again soon after its start, and is not started again"));
+        }
+        let again = died.hint("it is started again, and clients can reconnect");
+        Ok((NextStep::Start { after: Duration::ZERO }, Some(again)))
+    }
+}
+
+/// The message if servers cannot make the writes in the memory durable.
+fn gave_up(found: String) -> Error {
+    Error::new(Kind::Other, "the disk is not opened again")
+        .found(found)
+        .expected("a server that makes the writes in memory durable")
+        .hint(LOST)
 }
 
 enum ServerEnd {
@@ -270,18 +259,21 @@ enum ServerEnd {
 /// Waits for the end of a server, and acts on its messages meanwhile.
 fn watch(
     server: Pid,
-    link: &OwnedFd,
+    link: &LinkSockets,
     signals: &KeptSignals,
     actions: &KeeperActions<'_>,
     kept: &mut KeptState,
 ) -> Result<ServerEnd> {
-    let failed = |e: std::io::Error| Error::io("cannot wait for the server", &e);
+    let failed = |e: io::Error| Error::io("cannot wait for the server", &e);
     let (mut linked, mut is_new) = (true, true);
     loop {
         // The end of a server is noticed by the signal of its death.
-        let mut sources =
-            vec![PollFd::new(signals, PollFlags::IN), PollFd::new(link, PollFlags::IN | PollFlags::HUP)];
-        sources.truncate(1 + usize::from(linked));
+        let mut sources = vec![
+            PollFd::new(signals, PollFlags::IN),
+            PollFd::new(&link.messages, PollFlags::IN | PollFlags::HUP),
+            PollFd::new(&link.states, PollFlags::IN),
+        ];
+        sources.truncate(if linked { 3 } else { 1 });
         // A new server has not heard the signals that came before it was started.
         let polled = if is_new { Ok(0) } else { poll(&mut sources, None) };
         match polled {
@@ -289,7 +281,7 @@ fn watch(
             Err(e) => return Err(failed(e.into())),
         }
         // Messages first: a server that died may have left some.
-        while linked && receive(link, actions, kept, &mut linked)? {}
+        receive_all(link, actions, kept, &mut linked)?;
         while let Some(signal) = signals.next().map_err(failed)? {
             if signal.number == libc::SIGCHLD {
                 let Some((_, status)) =
@@ -297,7 +289,7 @@ fn watch(
                 else {
                     continue;
                 };
-                while linked && receive(link, actions, kept, &mut linked)? {}
+                receive_all(link, actions, kept, &mut linked)?;
                 if let Some(code) = status.exit_status() {
                     return Ok(ServerEnd::Exited(code));
                 }
@@ -306,7 +298,7 @@ fn watch(
                 }
                 continue;
             }
-            let number = Signal::from_named_raw(signal.number).expect("one of the blocked signals");
+            let number = named(signal.number);
             kept.told_to_end = Some(number);
             // A signal of the terminal reaches the server too, except for the end of a session,
             // which may reach its leader alone. A new server still blocks it, and so gets it once.
@@ -319,6 +311,21 @@ fn watch(
     }
 }
 
+/// Receives all messages that have come. `linked` becomes false at the end of the server.
+fn receive_all(
+    link: &LinkSockets,
+    actions: &KeeperActions<'_>,
+    kept: &mut KeptState,
+    linked: &mut bool,
+) -> Result<()> {
+    while *linked && receive(&link.messages, actions, kept, linked)? {}
+    let failed = |e: io::Error| Error::io("cannot hear the state of the server", &e);
+    while let Some(state) = link.next_state().map_err(failed)? {
+        (actions.notify)(&state);
+    }
+    Ok(())
+}
+
 /// Receives one message, if there is one. `linked` becomes false at the end of the server.
 fn receive(
     link: &OwnedFd,
@@ -326,7 +333,7 @@ fn receive(
     kept: &mut KeptState,
     linked: &mut bool,
 ) -> Result<bool> {
-    let mut message = [0; MESSAGE];
+    let mut message = [0; LONGEST];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
@@ -355,7 +362,7 @@ fn receive(
                 (actions.ready)()?;
             }
         }
-        (NOTIFY, _) => (actions.notify)(&String::from_utf8_lossy(&message[1..received])),
+        (OBSTACLE, _) => kept.obstacle = Some(String::from_utf8_lossy(&message[1..received]).into_owned()),
         // The server is this very program: there are no other messages.
         _ => {}
     }
@@ -363,30 +370,4 @@ fn receive(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_server_loses_nothing_while_all_its_writes_are_durable() {
-        let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
-        let (ours, socket) = pair.unwrap();
-        let (signals, keeper) = (KeptSignals::block().unwrap(), KeeperId { pid: 1, start: 0 });
-        signals.unblock();
-        let link = KeeperLink { socket, left: Mutex::new(None), signals, keeper };
-        let actions = KeeperActions { ready: &|| Ok(()), notify: &|_| {}, report: &|_| {} };
-        let (mut kept, mut linked) = (KeptState::default(), true);
-        let mut lost_after = |sent: Result<()>| {
-            sent.unwrap();
-            assert!(receive(&ours, &actions, &mut kept, &mut linked).unwrap());
-            kept.loses_writes()
-        };
-        let memory = tempfile::tempfile().unwrap();
-        assert!(lost_after(link.keep_nothing()));
-        assert!(!lost_after(link.hold(&memory)));
-        // The disk grows, with and without memory afterwards.
-        assert!(!lost_after(link.release()));
-        assert!(!lost_after(link.hold(&memory)));
-        assert!(!lost_after(link.release()));
-        assert!(lost_after(link.keep_nothing()));
-    }
-}
+mod tests;

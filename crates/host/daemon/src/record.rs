@@ -69,6 +69,9 @@ pub struct Record {
     /// Its keeper, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keeper: Option<KeeperId>,
+    /// Of a dead server: the obstacle that keeps the next one from the disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub obstacle: Option<String>,
     /// Whether errors about it are private: logs must not tell the number or the names of its
     /// mounts.
     pub private: bool,
@@ -165,6 +168,7 @@ impl Record {
             pid: std::process::id(),
             start: proc::start_of(std::process::id()).unwrap_or(None),
             keeper: None,
+            obstacle: None,
             private: identity.private,
             made_mountpoint: None,
         }

@@ -69,6 +69,21 @@ impl Registry {
         (peers, errors)
     }
 
+    /// Notes for [`Registry::all`] the obstacle that keeps the next server of this keeper from its
+    /// disk.
+    ///
+    /// Errors: the record of its dead server cannot be read or written.
+    pub fn note_obstacle(&self, keeper: KeeperId, obstacle: &str) -> Result<()> {
+        // An instance that cannot be inspected is none of a server that served until it died.
+        let (peers, _unseen) = self.all_with_errors();
+        for peer in peers.iter().filter(|peer| !peer.alive && peer.record.keeper == Some(keeper)) {
+            if let Reach::Own(paths) = &peer.reach {
+                dead_server::note_obstacle(paths, keeper, obstacle)?;
+            }
+        }
+        Ok(())
+    }
+
     /// The instances of the disk or vault at a location, where `file` is now. A living server
     /// matches by its file, even if it was opened under another name, and by name if either file is
     /// unknown. A dead server matches by name only.

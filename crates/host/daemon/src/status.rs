@@ -258,6 +258,9 @@ impl ServerStatus {
         if let Some(keeper) = record.keeper {
             out["keeper"] = json!(keeper.pid);
             out["keeper_died"] = json!(self.keeper_died);
+            if self.is_dead() && !self.keeper_died {
+                out["keeper_waits_for"] = json!(record.obstacle);
+            }
         }
         let in_pool = record.in_pool.as_ref();
         if let Some(namespace) = in_pool.and_then(|in_pool| in_pool.namespace.as_ref()) {

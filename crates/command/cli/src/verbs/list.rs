@@ -6,7 +6,7 @@ use crate::terminal::terminal_size::{fits, listed, width};
 use crate::verbs::status;
 use crate::verbs::status::activity::Activity;
 use crate::verbs::status::server_text::{
-    address, changed_file, clients, no_answer, printable, restarting_keeper, since, user,
+    address, changed_file, clients, no_answer, printable, restart, since, user,
 };
 use lacuna_daemon::OtherUsers;
 use lacuna_storage::{Result, shell_word};
@@ -79,8 +79,8 @@ struct ListRow {
 fn row(server: &Value) -> ListRow {
     let text = |field: &str| server[field].as_str().unwrap_or_default().to_owned();
     let activity = Activity::of(&server["items"]);
-    let state = if let Some(keeper) = restarting_keeper(server) {
-        vec![format!("its server died, and its keeper (process {keeper}) starts it again")]
+    let state = if let Some(restart) = restart(server) {
+        vec![format!("its server died, and {restart}")]
     } else if server["died"] == true {
         vec![format!("its server died; `lacuna close {}` clears it away", shell_word(address(server)))]
     } else if server["silent"] == true {

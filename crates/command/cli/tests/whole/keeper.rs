@@ -167,6 +167,51 @@ fn a_server_goes_on_without_its_keeper() {
     assert_eq!(client.read_at(0, 8192).unwrap(), [[1; 4096], [2; 4096]].concat());
 }
 
+/// A `rescue` or a backup may have the file for as long as it likes.
+#[test]
+fn a_keeper_waits_for_another_program_that_has_the_file() {
+    let scene = Scene::with_disk(&["--size", "64M"]);
+    let serving = serve_kept(&scene, &[]);
+    let (keeper, server) = (serving.process(), server_of(serving.process()).unwrap());
+    let mut client = Client::connect(&serving.socket).unwrap();
+    client.write_at(8192, &[7; 4096]).unwrap();
+    serving.signal(Signal::STOP);
+    send(Signal::KILL, server);
+    let file = fs::File::open(scene.path("disk.img")).unwrap();
+    // The dead server has the lock until all its threads have ended.
+    file.lock_shared().unwrap();
+    serving.signal(Signal::CONT);
+    let words = format!("its keeper (process {keeper}) starts it again as soon as it can: ");
+    for verb in [&["status", "disk.img"][..], &["list"]] {
+        wait_until("that the keeper says for what it waits", || {
+            let shown = scene.lacuna(verb).stdout;
+            shown.contains(&words) && shown.contains("in use by another process")
+        });
+    }
+    drop(file);
+    let mut client = Client::connect(&serving.socket).unwrap();
+    assert_eq!(client.read_at(8192, 4096).unwrap(), [7; 4096]);
+    drop(client);
+    assert!(!scene.lacuna(&["status", "disk.img"]).code(0).stdout.contains("as soon as it can"));
+    assert_eq!(serving.stop(), 0);
+}
+
+/// Nothing may read the output by then, and a full pipe would stop the server.
+#[test]
+fn a_server_that_follows_does_not_print_its_address_again() {
+    let scene = Scene::with_disk(&["--size", "64M"]);
+    let printed = || fs::read_to_string(scene.path("out")).unwrap();
+    let mut serve = scene.command(&["serve", "disk.img", "--socket", "nbd.sock", "--key-file", "key"]);
+    let mut keeper = serve.stdout(fs::File::create(scene.path("out")).unwrap()).spawn().unwrap();
+    wait_until("the address", || printed().ends_with('\n'));
+    send(Signal::KILL, server_of(keeper.id()).unwrap());
+    // The next server accepts this client after it would have printed.
+    Client::connect(&scene.path("nbd.sock")).unwrap().read_at(0, 4096).unwrap();
+    send(Signal::TERM, keeper.id());
+    assert!(keeper.wait().unwrap().success());
+    assert_eq!(printed().lines().count(), 1, "{}", printed());
+}
+
 /// The keeper finds the death of its server and the signal at once.
 #[test]
 fn a_signal_that_comes_between_two_servers_ends_the_next_one() {

@@ -127,18 +127,28 @@ pub(crate) fn next_server(ended: &Record, keeper: &OtherProcess, base: &Path) ->
         let is_over = keeper.has_ended_within(PAUSE);
         let is_over = is_over.map_err(|e| Error::io("cannot wait for the next server", &e))?;
         // A server that cannot be inspected is none that this keeper has just started.
-        let (peers, _unseen) = registry.all_with_errors();
-        let is_next =
-            |peer: &Peer| peer.alive && peer.record.keeper == ended.keeper && peer.record.pid != ended.pid;
-        let next = peers.into_iter().find(is_next);
+        let (mut peers, _unseen) = registry.all_with_errors();
+        peers.retain(|peer| peer.record.keeper == ended.keeper);
+        let next = peers.iter().position(|peer| peer.alive && peer.record.pid != ended.pid);
         if next.is_some() || is_over {
-            return Ok(next);
+            return Ok(next.map(|next| peers.swap_remove(next)));
         }
         if begun.elapsed() > GONE_WITHIN {
-            return Err(Error::new(Kind::TimedOut, "the server was not started again")
-                .found(format!("its keeper (process {}) still at it", keeper.number()))
-                .hint("try again; if the keeper was stopped, resume it with `kill -CONT`"));
+            let obstacle = peers.into_iter().find_map(|peer| peer.record.obstacle.filter(|_| !peer.alive));
+            return Err(not_started_error(keeper, obstacle));
         }
+    }
+}
+
+fn not_started_error(keeper: &OtherProcess, obstacle: Option<String>) -> Error {
+    let (process, error) = (keeper.number(), Error::new(Kind::TimedOut, "the server was not started again"));
+    match obstacle {
+        Some(obstacle) => error
+            .found(format!("its keeper (process {process}), which waits: {obstacle}"))
+            .hint("remove the obstacle; then try again"),
+        None => error
+            .found(format!("its keeper (process {process}) still at it"))
+            .hint("try again; if the keeper was stopped, resume it with `kill -CONT`"),
     }
 }
 

@@ -196,6 +196,13 @@ fn a_dead_server_with_a_keeper_stays_until_the_keeper_has_ended() {
     kill(served, base.path());
     let dead = registry.all().unwrap();
     assert!(dead.len() == 1 && !dead[0].alive && dead[0].status().unwrap().is_dead());
+    // The next server that the keeper starts meets an obstacle.
+    assert!(dead[0].status().unwrap().to_json()["keeper_waits_for"].is_null());
+    for (of, obstacle) in [(keeper.unwrap(), "in use"), (KeeperId { pid: 1, start: 0 }, "other")] {
+        registry.note_obstacle(of, obstacle).unwrap();
+        let waits = registry.all().unwrap().remove(0).status().unwrap().to_json();
+        assert!(waits["died"] == true && waits["keeper_waits_for"] == "in use", "{waits}");
+    }
     // The next server may have another run directory.
     let next = Instance::of_server(base.path(), "/b.img").unwrap();
     next.write(&of(std::process::id())).unwrap();

@@ -6,7 +6,7 @@ use crate::verbs::doctor::report::DoctorReport;
 use crate::verbs::rados_target;
 use crate::verbs::status;
 use crate::verbs::status::server_text::{
-    address, changed_file, file_noun, is_deleted, no_answer, restarting_keeper, resume_hint,
+    address, changed_file, file_noun, is_deleted, no_answer, restart, resume_hint,
 };
 use lacuna_storage::{ClusterOptions, Kind, Location, PublicHeader, shell_word};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
@@ -81,8 +81,8 @@ fn check_servers(
 /// argument of a command.
 fn add_server(server: &Value, at: &str, named: &str, redact: bool, findings: &mut DoctorReport) {
     let pid = &server["pid"];
-    if let Some(keeper) = restarting_keeper(server) {
-        let found = format!("its server died{at}, and its keeper (process {keeper}) starts it again");
+    if let Some(restart) = restart(server) {
+        let found = format!("its server died{at}, and {restart}");
         findings.note("open", found, "try again in a moment");
     } else if server["died"] == true {
         let close = format!("`lacuna close {named}` clears that away; then open it again");

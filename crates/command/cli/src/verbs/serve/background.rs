@@ -5,7 +5,9 @@ use crate::terminal::console::{self, Console};
 use crate::terminal::option_names;
 use crate::terminal::progress::{self, Poller, ProgressStep};
 use crate::verbs::serve::notify;
-use lacuna_daemon::{ForkResult, KeeperActions, KeeperId, KeeperLink, ReadyPipe, daemonize, detach};
+use lacuna_daemon::{
+    ForkResult, KeeperActions, KeeperId, KeeperLink, ReadyPipe, Registry, daemonize, detach,
+};
 use lacuna_mount::{ServerLog, proc};
 use lacuna_storage::{Error, Kind, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -47,6 +49,15 @@ impl ReadyNotifier {
         self.keeper.iter().for_each(|keeper| keeper.let_signals_act());
     }
 
+    /// Prints the URIs for clients, unless a server before this one has printed them: they are the
+    /// same, and by now nothing may read the output.
+    pub(crate) fn print_uris(&self, uris: &[String]) -> Result<()> {
+        if self.keeper.as_ref().is_some_and(|keeper| keeper.was_ready()) {
+            return Ok(());
+        }
+        uris.iter().try_for_each(|uri| console::line(uri))
+    }
+
     /// The keeper of this server.
     pub(crate) fn keeper(&self) -> Option<KeeperId> {
         self.keeper.as_ref().map(|keeper| keeper.keeper())
@@ -58,11 +69,11 @@ impl ReadyNotifier {
     }
 
     /// Reports that the server in the background failed: to the waiting process, or to the system
-    /// log.
-    fn report_failure(&mut self, e: &Error, secret: bool) {
+    /// log, if it `may_log`.
+    fn report_failure(&mut self, e: &Error, may_log: bool) {
         // The waiting process may be gone, for example because the user interrupted it.
         let heard = self.pipe.take().is_some_and(|pipe| pipe.report_failure(e));
-        if !heard && !secret {
+        if !heard && may_log {
             to_system_log(e);
         }
     }
@@ -127,7 +138,7 @@ pub(crate) fn run(
                 Err(e) => console::exit_code(e),
             };
             if let Err(e) = &result {
-                ready.report_failure(e, secret);
+                ready.report_failure(e, !secret);
             }
             // The parent prints the error; the child must not.
             console::exit(code)
@@ -163,15 +174,30 @@ pub(crate) fn run_kept(
             Err(e) if e.kind() == Kind::Fenced => link.release(),
             _ => Ok(()),
         };
-        let Err(e) = combine(served, released, &server_log(background, false)) else { console::exit(0) };
+        let log = server_log(background, false);
+        let Err(e) = combine(served, released, &log) else { console::exit(0) };
+        let is_known = e.may_pass() && note_obstacle(&link, &e, &log);
+        let tries_again = e.may_pass() && link.was_ready();
+        let e = if tries_again { e.context("the keeper tries again") } else { e };
         if background {
-            own.report_failure(&e, false);
-        } else {
+            own.report_failure(&e, !is_known);
+        } else if !is_known {
             console::error(&e);
         }
         console::exit(console::exit_code(&e))
     })?;
     Ok(u8::try_from(code).unwrap_or(u8::MAX))
+}
+
+/// Tells the keeper and `status` of an obstacle that may pass by itself. Returns whether the user
+/// knows it: the server before this one has reported the same.
+fn note_obstacle(link: &KeeperLink, e: &Error, log: &ServerLog) -> bool {
+    let obstacle = e.summary();
+    let shown = || Registry::open(None)?.note_obstacle(link.keeper(), &obstacle);
+    if let Err(e) = link.report_obstacle(&obstacle).and_then(|()| shown()) {
+        log(&e);
+    }
+    link.last_obstacle() == Some(obstacle.as_str())
 }
 
 /// Waits for the threads that stretched the passphrase: they end a moment after their work is done.

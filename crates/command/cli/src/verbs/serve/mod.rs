@@ -14,7 +14,7 @@ pub(crate) mod settling;
 
 use crate::args::size::budget;
 use crate::args::{ServeArgs, Tls};
-use crate::terminal::console::{self, Console};
+use crate::terminal::console::Console;
 use crate::terminal::option_names;
 use crate::terminal::progress::{self, Poller};
 use crate::verbs::missing_features;
@@ -323,7 +323,7 @@ fn serve_disk(
     };
     signs.served = served.inspect_err(unseen).ok();
     signs.pid_file = write_pid_file(args, ready)?;
-    uris.iter().try_for_each(|uri| console::line(uri))?;
+    ready.print_uris(&uris)?;
     ready.notify()?;
     server.run(stop)
 }

@@ -18,11 +18,8 @@ pub(crate) fn render(server: &Value, all: bool, width: Option<usize>) -> String 
     let place = address(server);
     let location = server["location"].as_str().unwrap_or("a disk");
     let pid = &server["pid"];
-    if let Some(keeper) = restarting_keeper(server) {
-        return format!(
-            "{location} at {place}: its server died (process {pid}), and its keeper (process {keeper}) \
-             starts it again\n"
-        );
+    if let Some(restart) = restart(server) {
+        return format!("{location} at {place}: its server died (process {pid}), and {restart}\n");
     }
     if server["died"] == true {
         return format!(
@@ -126,10 +123,13 @@ pub(crate) fn address(server: &Value) -> String {
     if uris.is_empty() { "an unknown address".to_owned() } else { uris.join(" and ") }
 }
 
-/// The keeper that starts a server again, if the server died.
-pub(crate) fn restarting_keeper(server: &Value) -> Option<u64> {
+/// Text on the keeper that starts a server again, if the server died.
+pub(crate) fn restart(server: &Value) -> Option<String> {
     let restarts = server["died"] == true && server["keeper_died"] != true;
-    server["keeper"].as_u64().filter(|_| restarts)
+    let keeper = server["keeper"].as_u64().filter(|_| restarts)?;
+    let waits = server["keeper_waits_for"].as_str();
+    let waits = waits.map_or_else(String::new, |obstacle| format!(" as soon as it can: {obstacle}"));
+    Some(format!("its keeper (process {keeper}) starts it again{waits}"))
 }
 
 /// Text on a server that does not answer, after its name.
