@@ -101,7 +101,12 @@ pub fn keep(actions: &KeeperActions<'_>, mut serve: impl FnMut(KeeperLink) -> i3
         }
         match step {
             NextStep::End(code) => return Ok(code),
-            NextStep::Start { after } => pause(&signals, &mut kept, after)?,
+            NextStep::Start { after } => {
+                // No server says so meanwhile, and the watchdog of a service manager would end this
+                // process.
+                (actions.notify)("WATCHDOG=1");
+                pause(&signals, &mut kept, after)?;
+            }
         }
     }
 }
@@ -159,7 +164,8 @@ struct KeptState {
     obstacle: Option<String>,
     /// The servers in a row that ended because of an obstacle.
     obstructed: u32,
-    /// When the keeper gives up because of an obstacle, after it was told to end.
+    /// When the keeper gives up because of an obstacle, after it was told to end. Servers that are
+    /// ready in between do not move it: they may fail to close the disk again and again.
     ends_by: Option<Instant>,
     /// The servers in a row that failed otherwise.
     failed_in_a_row: u32,
@@ -189,16 +195,16 @@ impl KeptState {
     /// The next step, with an error to report, after the end of a server by itself.
     fn after_exit(&mut self, code: i32, now: Instant) -> (NextStep, Option<Error>) {
         let was_ready = std::mem::take(&mut self.is_ready);
-        // Without memory nothing can be lost, and a server that was ready has closed its disk.
-        let is_awaited = self.obstacle.is_some() && !was_ready && self.told_to_end.is_none();
-        if code == 0 || !(self.predecessors > 0 || was_ready) || !(self.memory.is_some() || is_awaited) {
+        // Without memory nothing can be lost. No later server may serve the disk then: nothing shows
+        // whether another client has changed it meanwhile.
+        if code == 0 || !(self.predecessors > 0 || was_ready) || self.memory.is_none() {
             return (NextStep::End(code), None);
         }
         self.predecessors += 1;
         if was_ready {
             // It ended by itself: the next one only brings its writes to the medium.
             self.told_to_end = self.told_to_end.or(Some(Signal::TERM));
-            (self.obstructed, self.ends_by) = (0, None);
+            self.obstructed = 0;
         }
         let step = |after| (NextStep::Start { after }, None);
         let gives_up = |found| (NextStep::End(code), Some(gave_up(found)));
@@ -228,7 +234,7 @@ impl KeptState {
         self.predecessors += 1;
         let began_well = was_ready && (signal == libc::SIGKILL || lifetime >= SOON);
         self.failed_in_a_row = if began_well { 0 } else { self.failed_in_a_row + 1 };
-        (self.obstructed, self.ends_by) = (0, None);
+        self.obstructed = 0;
         let died = Error::new(Kind::Other, "the server died")
             .found(format!("signal {signal}"))
             .expected("a server that runs until it is closed");

@@ -6,6 +6,7 @@ use crate::write_verifier::{WriteVerifier, Xorshift};
 use lacuna_testkit::env_number;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use std::fs;
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -171,7 +172,10 @@ fn a_server_goes_on_without_its_keeper() {
 #[test]
 fn a_keeper_waits_for_another_program_that_has_the_file() {
     let scene = Scene::with_disk(&["--size", "64M"]);
-    let serving = serve_kept(&scene, &[]);
+    let manager = UnixDatagram::bind(scene.path("notify")).unwrap();
+    manager.set_nonblocking(true).unwrap();
+    let mut serve = scene.command(&["serve", "disk.img", "--socket", "nbd.sock", "--key-file", "key"]);
+    let serving = scene.serve_kept(serve.env("NOTIFY_SOCKET", scene.path("notify")));
     let (keeper, server) = (serving.process(), server_of(serving.process()).unwrap());
     let mut client = Client::connect(&serving.socket).unwrap();
     client.write_at(8192, &[7; 4096]).unwrap();
@@ -188,7 +192,12 @@ fn a_keeper_waits_for_another_program_that_has_the_file() {
             shown.contains(&words) && shown.contains("in use by another process")
         });
     }
-    drop(file);
+    // Servers say nothing without a watchdog: this is the keeper.
+    let mut said = [0; 4096];
+    wait_until("a sign of life", || {
+        manager.recv(&mut said).is_ok_and(|len| said[..len].starts_with(b"WATCHDOG=1"))
+    });
+    drop((manager, file));
     let mut client = Client::connect(&serving.socket).unwrap();
     assert_eq!(client.read_at(8192, 4096).unwrap(), [7; 4096]);
     drop(client);

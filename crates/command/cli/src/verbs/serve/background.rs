@@ -177,7 +177,7 @@ pub(crate) fn run_kept(
         let log = server_log(background, false);
         let Err(e) = combine(served, released, &log) else { console::exit(0) };
         let is_known = e.may_pass() && note_obstacle(&link, &e, &log);
-        let tries_again = e.may_pass() && link.was_ready();
+        let tries_again = e.may_pass() && link.has_left();
         let e = if tries_again { e.context("the keeper tries again") } else { e };
         if background {
             own.report_failure(&e, !is_known);
