@@ -261,7 +261,7 @@ fn a_keeper_that_proc_hides_counts_as_living() {
     let person = "setpriv --reuid 65534 --regid 65534 --clear-groups";
     let begin = format!("mount -t proc -o hidepid=2 proc /proc || exit 77; exec {person} sh -c \"$0\"");
     let script = "
-        ./lacuna serve disk.img --socket run/nbd.sock --key-file key --fork --pid-file run/pid || exit 60
+        ./lacuna serve disk.img --socket run/nbd.sock --key-file key --fork --pid-file run/pid >&2 || exit 60
         test ! -e /proc/$(cat run/pid) || exit 77
         ./lacuna status disk.img --json || exit 61
         ./lacuna close disk.img >&2
