@@ -1,20 +1,25 @@
-//! Clients of QEMU, which reconnect by themselves (`reconnect-delay`), while the servers of a
-//! keeper are killed: `qemu-io`, fio through `qemu-nbd`, and a mounted ext4 on a file of
-//! `qemu-storage-daemon`. fio's own NBD engine does not reconnect.
+//! Clients that reconnect by themselves, while the servers of a keeper are killed. Those of QEMU
+//! (`reconnect-delay`) are `qemu-io`, fio through `qemu-nbd`, and a mounted ext4 on a file of
+//! `qemu-storage-daemon`. libnbd does not reconnect, and neither does fio's NBD engine, which uses
+//! it. nbdkit's `retry` filter connects libnbd again and repeats the request.
+//!
+//! `LACUNA_KILLS` sets how often each test kills a server. By default all tests together do so 50
+//! times.
 
 use crate::clients::has_fio_with_nbd;
 use crate::harness::{
     CloseOnDrop, Device, Scene, Serving, Signal, can_mount, noise, send, skipped, wait_until,
 };
-use crate::keeper::{serve_kept, server_of};
+use crate::keeper::{serve_kept, server_of, verify_all};
 use crate::nbd_client::Client;
-use crate::write_verifier::Xorshift;
+use crate::write_verifier::{WriteVerifier, Xorshift};
 use lacuna_testkit::{env_number, is_program_available};
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -126,7 +131,7 @@ fn qemu_goes_on_and_finds_all_that_it_wrote_after_the_death_of_servers() {
     if !is_program_available("qemu-io") {
         return;
     }
-    let kills = env_number("LACUNA_KILLS", 8);
+    let kills = env_number("LACUNA_KILLS", 14);
     let scene = Scene::with_disk(&["--size", "64M"]);
     let serving = serve_kept(&scene, &[]);
     let mut qemu_io = QemuIo::start(&serving);
@@ -162,7 +167,7 @@ fn fio_verifies_its_writes_while_servers_die() {
     if !is_program_available("qemu-nbd") || !is_program_available("fio") || !has_fio_with_nbd() {
         return;
     }
-    let kills = env_number("LACUNA_KILLS", 6);
+    let kills = env_number("LACUNA_KILLS", 12);
     let scene = Scene::with_disk(&["--size", "64M", "--cipher", "gcm"]);
     let serving = serve_kept(&scene, &["--cache", "4M"]);
     let proxy = scene.path("proxy.sock");
@@ -185,6 +190,68 @@ fn fio_verifies_its_writes_while_servers_die() {
         }
     });
     reconnecting.stop();
+    assert_eq!(serving.stop(), 0);
+    scene.lacuna(&["check", "disk.img", "--key-file", "key"]).code(0);
+}
+
+/// Kills servers, each after it has acknowledged writes of every client.
+fn kill_busy_servers(serving: &Serving, acknowledged: &[AtomicU64], kills: u64) {
+    let mut dice = Xorshift(env_number("LACUNA_SEED", 1) * 7919 + kills);
+    let counts = || acknowledged.iter().map(|count| count.load(Ordering::Relaxed));
+    for _ in 0..kills {
+        // Of these, the last server may have acknowledged one for each client.
+        let more = 5 + dice.below(100);
+        let enough: Vec<u64> = counts().map(|count| count + more).collect();
+        wait_until("writes of every client", || counts().zip(&enough).all(|(now, enough)| now >= *enough));
+        kill_server(serving);
+    }
+}
+
+#[test]
+fn clients_of_libnbd_go_on_and_find_all_that_they_wrote_after_the_death_of_servers() {
+    let missing = "the nbdkit of this machine lacks the plugin `nbd` or the filter `retry`";
+    if !says("nbdkit", &["--filter=retry", "nbd", "--dump-plugin"], "libnbd_version=", missing) {
+        return;
+    }
+    let kills = env_number("LACUNA_KILLS", 12);
+    let scene = Scene::with_disk(&["--size", "64M"]);
+    let serving = serve_kept(&scene, &["--cache", "4M"]);
+    let proxy = scene.path("proxy.sock");
+    let mut command = Command::new("nbdkit");
+    command.args(["--foreground", "--filter=retry", "--unix"]).arg(&proxy);
+    command.args(["nbd", "retries=60", "retry-delay=1", "retry-exponential=no"]);
+    let reconnecting = Background::start(command.arg(format!("socket={}", serving.socket.display())));
+    wait_until("the socket of nbdkit", || UnixStream::connect(&proxy).is_ok());
+    // The filter repeats requests, but no first connection: all are made before a server dies.
+    let clients = [(); 3].map(|()| Client::connect(&proxy).unwrap());
+    let mut writers = [0..2000, 2000..4000, 4000..6000].map(|blocks| WriteVerifier::new("", blocks, 200));
+    writers.iter_mut().for_each(WriteVerifier::keep_acknowledged);
+    let (acknowledged, ends) = ([0; 3].map(AtomicU64::new), AtomicBool::new(false));
+    thread::scope(|scope| {
+        for (((mut client, writer), count), at) in
+            clients.into_iter().zip(&mut writers).zip(&acknowledged).zip(1..)
+        {
+            let ends = &ends;
+            let mut dice = Xorshift(env_number("LACUNA_SEED", 1) * 1000 + at);
+            scope.spawn(move || {
+                while !ends.load(Ordering::Relaxed) {
+                    writer.write(&mut client, &mut dice).unwrap();
+                    count.fetch_add(1, Ordering::Relaxed);
+                    if dice.below(50) == 0 {
+                        writer.verify(&mut client, "while servers die");
+                    }
+                }
+                writer.verify(&mut client, "after the last death");
+            });
+        }
+        let killed = scope.spawn(|| kill_busy_servers(&serving, &acknowledged, kills)).join();
+        ends.store(true, Ordering::Relaxed);
+        killed.unwrap();
+    });
+    reconnecting.stop();
+    assert_eq!(serving.stop(), 0);
+    let serving = scene.serve(&[]);
+    verify_all(&serving.socket, &mut writers, "closed");
     assert_eq!(serving.stop(), 0);
     scene.lacuna(&["check", "disk.img", "--key-file", "key"]).code(0);
 }
@@ -244,16 +311,21 @@ fn assert_files(dir: &Path, files: &[Option<(u64, usize)>]) {
 
 /// Whether `qemu-storage-daemon` can be run, and shows disks as files; prints a message if not.
 fn has_fuse_of_qemu() -> bool {
-    let program = "qemu-storage-daemon";
+    let missing = "the qemu-storage-daemon of this machine has no FUSE";
+    says("qemu-storage-daemon", &["--help"], "--export [type=]fuse", missing)
+}
+
+/// Whether a program can be run, and its output contains `words`; prints `missing` if it does not.
+fn says(program: &str, args: &[&str], words: &str, missing: &str) -> bool {
     if !is_program_available(program) {
         return false;
     }
-    let help = Command::new(program).arg("--help").output().unwrap().stdout;
-    let has_fuse = String::from_utf8_lossy(&help).contains("--export [type=]fuse");
-    if !has_fuse {
-        skipped("the qemu-storage-daemon of this machine has no FUSE");
+    let output = Command::new(program).args(args).output().unwrap().stdout;
+    let says_so = String::from_utf8_lossy(&output).contains(words);
+    if !says_so {
+        skipped(missing);
     }
-    has_fuse
+    says_so
 }
 
 #[test]
@@ -265,7 +337,7 @@ fn a_mounted_ext4_sees_no_error_while_servers_die() {
     {
         return;
     }
-    let kills = env_number("LACUNA_KILLS", 6);
+    let kills = env_number("LACUNA_KILLS", 12);
     let scene = Scene::with_disk(&["--size", "96M"]);
     let serving = serve_kept(&scene, &[]);
     fs::write(scene.path("file"), "").unwrap();

@@ -2,6 +2,7 @@
 //! of the disk.
 
 use crate::nbd_client::Client;
+use std::io;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -83,32 +84,32 @@ impl WriteVerifier {
     /// Writes short and long runs of blocks, with occasional flushes, until the server dies.
     pub(crate) fn write_until_death(&mut self, socket: &Path, dice: &mut Xorshift, acknowledged: &AtomicU64) {
         let Ok(mut client) = Client::connect_to(socket, self.export) else { return };
-        loop {
-            let most = if dice.below(8) == 0 { self.longest } else { 6 };
-            let count = 1 + dice.below(most);
-            let at = dice.below(self.blocks() - count + 1);
-            self.version += 1;
-            let mut data = Vec::with_capacity(count as usize * BLOCK);
-            for block in at..at + count {
-                data.extend(content(self.first + block, self.version));
-                self.sent[block as usize] = self.version;
-            }
-            if client.write_at((self.first + at) * BLOCK as u64, &data).is_err() {
-                return;
-            }
-            if self.keeps_acknowledged {
-                self.flushed[at as usize..(at + count) as usize].fill(self.version);
-            }
-            if dice.below(12) == 0 {
-                // A flush covers all earlier acknowledged writes, and all of them are from this
-                // thread.
-                if client.flush().is_err() {
-                    return;
-                }
-                self.flushed.copy_from_slice(&self.sent);
-            }
+        while self.write(&mut client, dice).is_ok() {
             acknowledged.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Writes a short or long run of blocks, and flushes at times.
+    pub(crate) fn write(&mut self, client: &mut Client, dice: &mut Xorshift) -> io::Result<()> {
+        let most = if dice.below(8) == 0 { self.longest } else { 6 };
+        let count = 1 + dice.below(most);
+        let at = dice.below(self.blocks() - count + 1);
+        self.version += 1;
+        let mut data = Vec::with_capacity(count as usize * BLOCK);
+        for block in at..at + count {
+            data.extend(content(self.first + block, self.version));
+            self.sent[block as usize] = self.version;
+        }
+        client.write_at((self.first + at) * BLOCK as u64, &data)?;
+        if self.keeps_acknowledged {
+            self.flushed[at as usize..(at + count) as usize].fill(self.version);
+        }
+        if dice.below(12) == 0 {
+            // A flush covers all earlier acknowledged writes, and all of them are from this thread.
+            client.flush()?;
+            self.flushed.copy_from_slice(&self.sent);
+        }
+        Ok(())
     }
 
     /// Checks that every block holds one whole version in the allowed range, and takes that version
