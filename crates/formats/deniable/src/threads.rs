@@ -1,12 +1,12 @@
 //! The threads of an open disk: one reads ahead the blocks to carry, one loads leaves of hidden
-//! maps, one encrypts and writes closed stripes, one syncs them, and one is the paced clock. The
-//! same threads run whatever levels are open.
+//! maps, one encrypts closed stripes, one writes them, one syncs them, and one is the paced clock.
+//! The same threads run whatever levels are open.
 
 use crate::hidden::OpenHiddenLevels;
 use crate::place::StripeSeq;
 use crate::public_level::PublicLevel;
 use crate::stripe::carrier::Carrier;
-use crate::stripe::pipeline::{MAX_QUEUED_SYNCS, Pipeline};
+use crate::stripe::pipeline::{MAX_QUEUED_STRIPES, MAX_QUEUED_SYNCS, Pipeline};
 use lacuna_contracts::{Error, Result};
 use lacuna_levels::PacedClock;
 use std::sync::Arc;
@@ -39,13 +39,15 @@ impl Threads {
         let (pipeline, carrier) = (Arc::clone(pipeline), Arc::clone(carrier));
         let (hidden, public) = (Arc::clone(hidden), Arc::clone(public));
         let (to_encrypt, closed) = channel();
+        let (to_write, encrypted) = sync_channel(MAX_QUEUED_STRIPES);
         let (to_sync, due) = sync_channel(MAX_QUEUED_SYNCS);
         let (to_warm, found) = sync_channel(MAX_WARM_QUEUE);
-        let (writing, syncing) = (Arc::clone(&pipeline), Arc::clone(&pipeline));
+        let [encrypting, writing, syncing] = std::array::from_fn(|_| Arc::clone(&pipeline));
         let reading = Arc::clone(&carrier);
         let mut threads = Threads { pipeline, carrier, workers: Vec::new(), clock: None };
         threads.pipeline.send_to_threads(to_encrypt);
-        threads.spawn("lacuna-stripes", move || writing.write_stripes(&closed, &to_sync))?;
+        threads.spawn("lacuna-encrypt", move || encrypting.encrypt_stripes(&closed, &to_write))?;
+        threads.spawn("lacuna-stripes", move || writing.write_stripes(&encrypted, &to_sync))?;
         threads.spawn("lacuna-sync", move || syncing.sync_stripes(&due))?;
         threads.carrier.start();
         threads.spawn("lacuna-carry", move || reading.read_ahead(next, &to_warm))?;

@@ -1,6 +1,6 @@
 //! Encrypts closed stripes, writes them in order and syncs them on schedule. On a disk with threads
-//! one thread encrypts and writes, and another syncs; otherwise the thread that closes a stripe
-//! does all of it.
+//! one thread encrypts, one writes and one syncs, so that no processor waits for the medium;
+//! otherwise the thread that closes a stripe does all of it.
 //!
 //! Invariants: stripes are written in the order of their numbers. A stripe is written only when the
 //! copies of the blocks that it overwrites, and the stripe that it calls durable, are durable.
@@ -31,6 +31,9 @@ const MAX_IN_FLIGHT: u64 = 16;
 /// Stripes in flight at which a thread that waits for room is woken: waking it for each stripe
 /// would cost more.
 const WAKE_AT: u64 = MAX_IN_FLIGHT / 2;
+/// The most encrypted stripes that may be queued. This many hide that writes take unequal times;
+/// more would only take memory.
+pub(crate) const MAX_QUEUED_STRIPES: usize = 4;
 /// The most syncs that may be queued. A stripe after those waits for the sync itself.
 pub(crate) const MAX_QUEUED_SYNCS: usize = 2;
 
@@ -173,11 +176,34 @@ impl Pipeline {
         if self.params().is_sync_due(seq) { self.progress.sync_to(seq) } else { Ok(()) }
     }
 
-    /// The work of the thread that encrypts and writes, until no more stripes come.
-    pub(crate) fn write_stripes(&self, closed: &Receiver<ClosedStripe>, to_sync: &SyncSender<StripeSeq>) {
+    /// The work of the thread that encrypts, until no more stripes come.
+    pub(crate) fn encrypt_stripes(
+        &self,
+        closed: &Receiver<ClosedStripe>,
+        to_write: &SyncSender<EncryptedStripe>,
+    ) {
         let _guard = self.health.fail_on_panic();
         for closed in closed {
-            match self.health.check().and_then(|()| self.write(closed)) {
+            let encrypted = match self.health.check().and_then(|()| self.encrypt_into_spare(closed)) {
+                Ok(encrypted) => encrypted,
+                Err(e) => return drop(self.health.fail(e)),
+            };
+            if to_write.send(encrypted).is_err() {
+                // The channel is closed only if the writing thread failed.
+                return;
+            }
+        }
+    }
+
+    /// The work of the thread that writes, until no more stripes come.
+    pub(crate) fn write_stripes(
+        &self,
+        encrypted: &Receiver<EncryptedStripe>,
+        to_sync: &SyncSender<StripeSeq>,
+    ) {
+        let _guard = self.health.fail_on_panic();
+        for encrypted in encrypted {
+            match self.health.check().and_then(|()| self.write(encrypted)) {
                 Ok(seq) if self.params().is_sync_due(seq) => {
                     // The channel is closed only if the syncing thread failed.
                     let _failed = to_sync.send(seq);
@@ -198,9 +224,8 @@ impl Pipeline {
         }
     }
 
-    /// Encrypts and writes a stripe, however often the medium refuses it. Returns its number.
-    fn write(&self, closed: ClosedStripe) -> Result<StripeSeq> {
-        let mut encrypted = self.encrypt_into_spare(closed)?;
+    /// Writes a stripe, however often the medium refuses it. Returns its number.
+    fn write(&self, mut encrypted: EncryptedStripe) -> Result<StripeSeq> {
         while let Err(e) = self.write_stripe(&mut encrypted) {
             if !e.kind().is_refusal() || self.is_ended() {
                 return Err(e);
