@@ -25,8 +25,11 @@ use std::sync::{Arc, OnceLock};
 const PAGE: u64 = 4096;
 /// The most pages of separate memory for one read: for a run that begins and ends within a page.
 const MOST_PAGES: usize = (MOST_AT_ONCE / PAGE) as usize + 1;
-/// The most buffers that are kept for later reads.
-const MOST_SPARE: usize = 4;
+/// The pages of a buffer for a small read: the cells of a group and their metadata take nine.
+const FEW_PAGES: usize = 16;
+/// The most buffers of a size that are kept for later reads: a server performs about that many
+/// requests of a connection at a time. New memory costs a small read more than its request does.
+const MOST_SPARE: usize = 16;
 /// The file systems where a direct read makes the system write nothing except the range being read:
 /// ext4, xfs, btrfs and f2fs. Other file systems (NFS, GFS2, OCFS2) first write all cached data of
 /// the file, and the time of these writes would reveal the read (deniability contract).
@@ -36,6 +39,9 @@ const READS_DIRECTLY: [u64; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010]
 #[derive(Clone)]
 #[repr(align(4096))]
 struct AlignedPage([u8; PAGE as usize]);
+
+/// Separate memory for one read.
+type BouncePages = Box<[AlignedPage]>;
 
 /// Reads one file with O_DIRECT.
 #[derive(Default)]
@@ -47,8 +53,8 @@ pub(crate) struct DirectReader {
     /// The ranges that may be read directly, once discreet reads are expected; shared by all
     /// handles on the file.
     unsynced: Arc<OnceLock<UnsyncedRanges>>,
-    /// Memory for later reads. It holds only ciphertext.
-    spare: Mutex<Vec<Box<[AlignedPage]>>>,
+    /// Memory for later reads: for small reads, and for all others. It holds only ciphertext.
+    spare: [Mutex<Vec<BouncePages>>; 2],
 }
 
 impl DirectReader {
@@ -138,20 +144,29 @@ impl DirectReader {
         whole
     }
 
-    /// Memory for `needed` pages, if any.
-    fn take_bounce_pages(&self, needed: usize) -> Box<[AlignedPage]> {
+    /// Memory for `needed` pages, at most [`MOST_PAGES`].
+    fn take_bounce_pages(&self, needed: usize) -> BouncePages {
         if needed == 0 {
-            return Box::default();
+            return BouncePages::default();
         }
-        let kept = self.spare.lock().pop();
-        kept.unwrap_or_else(|| vec![AlignedPage([0; PAGE as usize]); MOST_PAGES].into_boxed_slice())
+        let len = if needed <= FEW_PAGES { FEW_PAGES } else { MOST_PAGES };
+        let kept = self.spare_of(len).lock().pop();
+        kept.unwrap_or_else(|| vec![AlignedPage([0; PAGE as usize]); len].into_boxed_slice())
     }
 
-    fn return_bounce_pages(&self, memory: Box<[AlignedPage]>) {
-        let mut spare = self.spare.lock();
-        if !memory.is_empty() && spare.len() < MOST_SPARE {
+    fn return_bounce_pages(&self, memory: BouncePages) {
+        if memory.is_empty() {
+            return;
+        }
+        let mut spare = self.spare_of(memory.len()).lock();
+        if spare.len() < MOST_SPARE {
             spare.push(memory);
         }
+    }
+
+    /// The kept buffers of `len` pages.
+    fn spare_of(&self, len: usize) -> &Mutex<Vec<BouncePages>> {
+        &self.spare[usize::from(len > FEW_PAGES)]
     }
 }
 
@@ -240,5 +255,26 @@ fn hand_out(span: &Span, run: &mut [ReadExtent<'_>], pages: &[AlignedPage]) {
         for (number, within, part) in pieces(extent.offset - at, extent.buf.len() as u64, PAGE) {
             extent.buf[part].copy_from_slice(&pages[first + number as usize].0[within]);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_reads_take_small_buffers_and_buffers_are_used_again() {
+        let reader = DirectReader::default();
+        assert!(reader.take_bounce_pages(0).is_empty());
+        for (needed, len) in [(1, FEW_PAGES), (FEW_PAGES + 1, MOST_PAGES)] {
+            let taken: Vec<_> = (0..=MOST_SPARE).map(|_| reader.take_bounce_pages(needed)).collect();
+            assert!(taken.iter().all(|pages| pages.len() == len));
+            let places: Vec<_> = taken.iter().map(|pages| pages.as_ptr()).collect();
+            taken.into_iter().for_each(|pages| reader.return_bounce_pages(pages));
+            assert_eq!(reader.spare_of(len).lock().len(), MOST_SPARE);
+            let again: Vec<_> = (0..MOST_SPARE).map(|_| reader.take_bounce_pages(needed)).collect();
+            assert!(again.iter().all(|pages| places.contains(&pages.as_ptr())));
+        }
+        assert!(reader.spare.iter().all(|spare| spare.lock().is_empty()));
     }
 }
