@@ -8,11 +8,13 @@
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hash};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 struct CacheEntry<K, V> {
     key: K,
     value: V,
-    used: bool,
+    /// Atomic, so that readers which share the cache can mark a value.
+    used: AtomicBool,
 }
 
 /// A map with at most `capacity` values.
@@ -72,14 +74,24 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher + Default> BoundedCache<K, V, S> {
     /// The value of a key. Counts as a use.
     pub fn get(&mut self, key: K) -> Option<&mut V> {
         let place = self.entries[*self.index.get(&key)?].as_mut()?;
-        place.used = true;
+        *place.used.get_mut() = true;
         Some(&mut place.value)
+    }
+
+    /// The same, for readers that share the cache.
+    pub fn get_shared(&self, key: K) -> Option<&V> {
+        let place = self.entries[*self.index.get(&key)?].as_ref()?;
+        // A store only where it changes anything: other processors read this memory too.
+        if !place.used.load(Ordering::Relaxed) {
+            place.used.store(true, Ordering::Relaxed);
+        }
+        Some(&place.value)
     }
 
     /// Stores a value, marked unused, and returns the previous value of its key. The cache exceeds
     /// its bound if the caller did not make room with [`BoundedCache::evict`].
     pub fn put(&mut self, key: K, value: V) -> Option<V> {
-        let place = CacheEntry { key, value, used: false };
+        let place = CacheEntry { key, value, used: AtomicBool::new(false) };
         if let Some(&at) = self.index.get(&key) {
             return self.entries[at].replace(place).map(|old| old.value);
         }
@@ -107,7 +119,7 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher + Default> BoundedCache<K, V, S> {
             let at = self.hand;
             self.hand = (at + 1) % self.entries.len();
             let Some(place) = &mut self.entries[at] else { continue };
-            if !std::mem::take(&mut place.used) && may_evict(place.key, &place.value) {
+            if !std::mem::take(place.used.get_mut()) && may_evict(place.key, &place.value) {
                 let key = place.key;
                 return self.remove(key).map(|value| (key, value));
             }
@@ -176,7 +188,7 @@ mod tests {
             cache.put(key, ());
         }
         cache.get(0);
-        cache.get(1);
+        assert_eq!((cache.get_shared(1), cache.get_shared(9)), (Some(&()), None));
         assert_eq!(cache.evict(|_, ()| true), Some((2, ())));
         cache.put(4, ());
         assert_eq!(cache.evict(|_, ()| true), Some((3, ())));

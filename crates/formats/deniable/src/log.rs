@@ -21,7 +21,7 @@ use crate::place::{SlotPlace, StripeSeq};
 use crate::stripe::slot_buffer::SlotBuffer;
 use lacuna_contracts::{BLOCK_SIZE, BoundedCache, IdlePool, Kind, Result};
 use lacuna_levels::{SlotEntry, corrupt};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
 use rustc_hash::FxBuildHasher;
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
@@ -49,8 +49,9 @@ pub(crate) struct Log {
     /// Buffers of complete stripes for later ones: of public slots, and of hidden slots. Unused
     /// buffers are wiped.
     spare: [IdlePool<SlotBuffer>; 2],
-    /// Heads that reads have used, by level and stripe.
-    summaries: Mutex<BoundedCache<(u8, StripeSeq), Arc<LevelSummary>, FxBuildHasher>>,
+    /// Heads that reads have used, by level and stripe. Readers share the lock: one that is
+    /// suspended while it has the lock stops no other.
+    summaries: RwLock<BoundedCache<(u8, StripeSeq), Arc<LevelSummary>, FxBuildHasher>>,
 }
 
 impl Log {
@@ -72,7 +73,7 @@ impl Log {
             progress,
             in_flight: RwLock::default(),
             spare,
-            summaries: Mutex::new(BoundedCache::new(most.max(MIN_CACHED_SUMMARIES))),
+            summaries: RwLock::new(BoundedCache::new(most.max(MIN_CACHED_SUMMARIES))),
         }
     }
 
@@ -154,7 +155,7 @@ impl Log {
     /// The head of a level in stripe `seq`. Errors: [`Kind::Corrupt`] if the summary does not
     /// verify.
     pub(crate) fn level_summary(&self, level: u8, seq: StripeSeq) -> Result<Arc<LevelSummary>> {
-        if let Some(head) = self.summaries.lock().get((level, seq)) {
+        if let Some(head) = self.summaries.read().get_shared((level, seq)) {
             return Ok(Arc::clone(head));
         }
         let summary =
@@ -166,7 +167,7 @@ impl Log {
             LevelSummary::hidden(&summary, key, self.params.slots(level), self.params.hidden_slots())
         };
         let head = Arc::new(head);
-        let mut heads = self.summaries.lock();
+        let mut heads = self.summaries.write();
         heads.insert((level, seq), Arc::clone(&head));
         Ok(head)
     }
@@ -174,7 +175,7 @@ impl Log {
     /// Bytes of the heads in memory, and of the most that are kept. A head is evicted only for
     /// another, so the first number only grows.
     pub(crate) fn cache_usage(&self) -> CacheUsage {
-        let heads = self.summaries.lock();
+        let heads = self.summaries.read();
         let [most, share] =
             [heads.len(), heads.capacity()].map(|count| count as u64 * summary_bytes(&self.params));
         CacheUsage { peak: most, budget: share }
