@@ -100,6 +100,9 @@ impl OpenLevels {
         if level > 0 {
             return self.hidden.locate(&self.health, level, first.0, buf, places, self.cells(level));
         }
+        if self.with(0, |level0, _| level0.locate_in_memory(first.0, buf, places)) {
+            return Ok(());
+        }
         self.warm(first, places.len() as u64);
         self.with(0, |level0, cells| level0.locate(first.0, buf, places, cells))
     }

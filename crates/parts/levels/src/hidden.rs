@@ -5,8 +5,9 @@
 //! wait for it are woken.
 
 use crate::OpenOptions;
-use crate::level_map::{LevelMap, PageSource};
-use crate::queue::{PendingBlock, PendingQueue};
+use crate::level_map::PageSource;
+use crate::queue::PendingBlock;
+use crate::queued_level::QueuedLevel;
 use crate::refused_blocks::RefusedBlocks;
 use crate::warm::warm;
 use lacuna_contracts::{BLOCK_SIZE, Error, FailStop, Hint, Kind, Result, Setting, StatusItem, panic_error};
@@ -19,58 +20,6 @@ const MAX_PENDING_DISCARDS: usize = 4096;
 /// The longest wait without a check for a failure of the disk: it may fail just before the wait
 /// begins.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(1);
-
-/// One level with blocks that are pending before they are taken in: every hidden level, and the
-/// public one of a format that takes blocks in by the batch.
-pub struct QueuedLevel {
-    /// Its map.
-    pub tree: LevelMap,
-    /// The pending blocks and discards.
-    pub queue: PendingQueue,
-}
-
-impl QueuedLevel {
-    /// A level with this map and nothing pending.
-    pub fn new(tree: LevelMap) -> QueuedLevel {
-        QueuedLevel { tree, queue: PendingQueue::default() }
-    }
-
-    /// Sets the places of blocks that were taken in. All other blocks are read at once, and their
-    /// places set to 0.
-    pub fn locate(
-        &mut self,
-        first: u64,
-        buf: &mut [u8],
-        places: &mut [u64],
-        source: &dyn PageSource,
-    ) -> Result<()> {
-        let QueuedLevel { tree, queue } = self;
-        tree.places(first, places, source)?;
-        let blocks = (first..).zip(buf.chunks_exact_mut(BLOCK_SIZE)).zip(places);
-        for ((addr, out), place) in blocks {
-            if queue.trims_cover(addr) {
-                *place = 0;
-            }
-            if let Some(waiting) = queue.get(addr) {
-                out.copy_from_slice(waiting);
-                *place = 0;
-            } else if *place == 0 {
-                out.fill(0);
-            }
-        }
-        Ok(())
-    }
-
-    /// Which of `count` blocks are written.
-    pub fn are_written(&mut self, first: u64, count: usize, source: &dyn PageSource) -> Result<Vec<bool>> {
-        let QueuedLevel { tree, queue } = self;
-        let mut places = vec![0; count];
-        tree.places(first, &mut places, source)?;
-        let written =
-            |(addr, place): (u64, u64)| queue.get(addr).is_some() || (place != 0 && !queue.trims_cover(addr));
-        Ok((first..).zip(places).map(written).collect())
-    }
-}
 
 /// One hidden level under its lock.
 pub struct HiddenState {
@@ -416,6 +365,9 @@ impl HiddenLevels {
         places: &mut [u64],
         source: &dyn PageSource,
     ) -> Result<()> {
+        if self.lock(health, level).level.locate_in_memory(first, buf, places) {
+            return Ok(());
+        }
         self.warm(health, level, first, places.len() as u64, source);
         self.lock(health, level).level.locate(first, buf, places, source)
     }

@@ -66,9 +66,14 @@ impl LeafCache {
         self.cache.get(number).expect("it is cached")
     }
 
+    /// The places of a leaf, if it is cached. Counts as a use.
+    pub(crate) fn cached(&self, number: u64) -> Option<&MapPage> {
+        self.cache.get_shared(number).map(|leaf| &leaf.places)
+    }
+
     /// The places of a cached leaf.
-    pub(crate) fn places(&mut self, number: u64) -> &MapPage {
-        &self.leaf(number).places
+    pub(crate) fn places(&self, number: u64) -> &MapPage {
+        self.cached(number).expect("it is cached")
     }
 
     /// Changes a place in a cached leaf and returns its old value.

@@ -15,6 +15,7 @@ use crate::map_size::FANOUT;
 use crate::map_state::MapState;
 use lacuna_contracts::{BLOCK_SIZE, Kind, Result, StatusItem};
 use rustc_hash::FxHashMap;
+use std::ops::Range;
 
 /// The source of map pages.
 pub trait PageSource {
@@ -108,21 +109,30 @@ impl LevelMap {
 
     /// The places of the blocks starting at `first`, as [`LevelMap::get`] returns them.
     pub fn places(&mut self, first: u64, out: &mut [u64], source: &dyn PageSource) -> Result<()> {
-        let mut done = 0;
-        while done < out.len() {
-            let addr = first + done as u64;
-            let (number, at) = (addr / FANOUT, (addr % FANOUT) as usize);
-            let part = (FANOUT as usize - at).min(out.len() - done);
-            let here = &mut out[done..done + part];
+        for (number, at, blocks) in leaf_parts(first, out.len()) {
+            let here = &mut out[blocks];
             if self.has_leaf(number) {
                 self.ensure_cached(number, source)?;
-                here.copy_from_slice(&self.leaves.places(number)[at..at + part]);
+                here.copy_from_slice(&self.leaves.places(number)[at..][..here.len()]);
             } else {
                 here.fill(0);
             }
-            done += part;
         }
         Ok(())
+    }
+
+    /// The same, for readers that share the map, if no leaf has to be loaded. Returns false if one
+    /// has to: `out` then has no meaning.
+    pub fn places_in_memory(&self, first: u64, out: &mut [u64]) -> bool {
+        for (number, at, blocks) in leaf_parts(first, out.len()) {
+            let here = &mut out[blocks];
+            match self.leaves.cached(number) {
+                Some(leaf) => here.copy_from_slice(&leaf[at..][..here.len()]),
+                None if self.has_leaf(number) => return false,
+                None => here.fill(0),
+            }
+        }
+        true
     }
 
     /// The first leaf with blocks of a range that is on the medium and not in memory.
@@ -421,6 +431,19 @@ impl LevelMap {
         self.leaves.put(number, places, |number| self.dirty.is_dirty(0, number));
         Ok(())
     }
+}
+
+/// Splits blocks at the ends of leaves: the number of each leaf, the first place in it, and the
+/// blocks in it, counted from `first`.
+fn leaf_parts(first: u64, count: usize) -> impl Iterator<Item = (u64, usize, Range<usize>)> {
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        let addr = first + done as u64;
+        let at = (addr % FANOUT) as usize;
+        let blocks = done..count.min(done + FANOUT as usize - at);
+        done = blocks.end;
+        (!blocks.is_empty()).then_some((addr / FANOUT, at, blocks))
+    })
 }
 
 /// Writes places to the beginning of a page. Returns whether all of them are 0.

@@ -114,6 +114,27 @@ fn a_spilling_map_matches_its_model() {
 }
 
 #[test]
+fn places_in_memory_are_those_of_the_map() {
+    let (pages, mut next, mut seq) = (PageStore::default(), 1 << 40, 1);
+    let mut tree = LevelMap::new(BLOCKS, CYCLE, 16);
+    for addr in [FANOUT - 1, FANOUT] {
+        tree.set(addr, addr + 10, &pages).unwrap();
+    }
+    write_all_pages(&mut tree, &pages, &mut seq, &mut next);
+    let mut again = restored(tree.state(), &pages);
+    // The last two blocks of the first leaf, and the first two of the next.
+    let mut places = [7; 4];
+    for addr in [FANOUT - 1, FANOUT] {
+        assert!(!again.places_in_memory(FANOUT - 2, &mut places), "a leaf is on the medium alone");
+        again.get(addr, &pages).unwrap();
+    }
+    assert!(again.places_in_memory(FANOUT - 2, &mut places));
+    assert_eq!(places, [0, FANOUT + 9, FANOUT + 10, 0]);
+    assert!(again.places_in_memory(5 * FANOUT, &mut places), "a leaf without blocks is nowhere");
+    assert_eq!(places, [0; 4]);
+}
+
+#[test]
 fn entries_outside_the_map_have_no_place() {
     let (pages, mut next, mut seq) = (PageStore::default(), 1 << 40, 1);
     let mut tree = LevelMap::new(BLOCKS, CYCLE, 16);
