@@ -1,10 +1,10 @@
 //! Level 0 as readers see it: its map and the open stripe.
 //!
-//! Readers take the lock to look up the map and to copy blocks out of the open stripe, and read the
-//! log without it. The operation that changes level 0 takes it for single steps, and never while it
-//! waits for the medium: the leaves of the map that a step needs are loaded before, without the
-//! lock. (Exceptions: a leaf that was evicted in between, that does not verify, or that is due in
-//! the map's cycle after a replay is read under the lock.)
+//! Readers share the lock to look up the map and to copy blocks out of the open stripe, and read
+//! the log without it. The operation that changes level 0 takes it alone for single steps, and
+//! never while it waits for the medium: the leaves of the map that a step needs are loaded before,
+//! without the lock. (Exceptions: a leaf that was evicted in between, that does not verify, or that
+//! is due in the map's cycle after a replay is read under the lock.)
 //!
 //! Invariants: under one hold of the lock, a block is either in the open stripe or in the log at
 //! the place that the map gives. Hidden operations never take this lock (deniability contract).
@@ -19,7 +19,7 @@ use crate::stripe::carried::CarriedSlots;
 use crate::stripe::map_page_reader::MapPageReader;
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Result, StatusItem, panic_error};
 use lacuna_levels::{FANOUT, LevelMap, MapState, SlotEntry, warm};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, LockResult, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Blocks of a range that are discarded under one hold of the lock: those of 16 leaves.
 const DISCARD_CHUNK: u64 = 16 * FANOUT;
@@ -28,13 +28,28 @@ const DISCARD_CHUNK: u64 = 16 * FANOUT;
 pub(crate) struct PublicView {
     log: Arc<Log>,
     health: Arc<Health>,
-    /// A panic under this lock fails the disk.
-    state: Mutex<PublicViewState>,
+    /// A panic of a thread that may change it fails the disk.
+    state: RwLock<PublicViewState>,
 }
 
 struct PublicViewState {
     tree: LevelMap,
     open: StripeBuilder,
+}
+
+impl PublicViewState {
+    /// Reads the blocks that lie in the open stripe or are unwritten, and sets their places to 0.
+    fn read_open(&self, first: BlockAddr, buf: &mut [u8], places: &mut [u64]) {
+        for ((addr, out), packed) in (first.0..).zip(buf.chunks_exact_mut(BLOCK_SIZE)).zip(places) {
+            let place = SlotPlace::unpack(*packed);
+            if let Some(found) = place.and_then(|place| self.open.block(place, BlockAddr(addr))) {
+                out.copy_from_slice(found);
+                *packed = 0;
+            } else if *packed == 0 {
+                out.fill(0);
+            }
+        }
+    }
 }
 
 impl PublicView {
@@ -43,12 +58,23 @@ impl PublicView {
         PublicView {
             log,
             health,
-            state: Mutex::new(PublicViewState { tree, open: StripeBuilder::default() }),
+            state: RwLock::new(PublicViewState { tree, open: StripeBuilder::default() }),
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, PublicViewState> {
-        self.state.lock().unwrap_or_else(|poisoned| {
+    /// Takes the lock alone.
+    fn lock(&self) -> RwLockWriteGuard<'_, PublicViewState> {
+        self.checked(self.state.write())
+    }
+
+    /// Takes the lock with other readers. The same thread must not take it again meanwhile.
+    fn lock_shared(&self) -> RwLockReadGuard<'_, PublicViewState> {
+        self.checked(self.state.read())
+    }
+
+    /// The guard of the lock. If a thread panicked while it changed the state, the disk fails.
+    fn checked<G>(&self, guard: LockResult<G>) -> G {
+        guard.unwrap_or_else(|poisoned| {
             self.health.fail(panic_error());
             poisoned.into_inner()
         })
@@ -74,19 +100,17 @@ impl PublicView {
     /// Sets the places of blocks that lie in closed stripes. All other blocks are read at once, and
     /// their places set to 0.
     pub(crate) fn locate(&self, first: BlockAddr, buf: &mut [u8], places: &mut [u64]) -> Result<()> {
+        let known = self.lock_shared();
+        if known.tree.places_in_memory(first.0, places) {
+            known.read_open(first, buf, places);
+            return Ok(());
+        }
+        drop(known);
         self.warm(first, places.len() as u64);
         let mut state = self.lock();
         let PublicViewState { tree, open } = &mut *state;
         tree.places(first.0, places, &open.source(&self.log).into_strict())?;
-        for ((addr, out), packed) in (first.0..).zip(buf.chunks_exact_mut(BLOCK_SIZE)).zip(places) {
-            let place = SlotPlace::unpack(*packed);
-            if let Some(found) = place.and_then(|place| open.block(place, BlockAddr(addr))) {
-                out.copy_from_slice(found);
-                *packed = 0;
-            } else if *packed == 0 {
-                out.fill(0);
-            }
-        }
+        state.read_open(first, buf, places);
         Ok(())
     }
 
