@@ -128,8 +128,7 @@ impl ObliviousDisk {
         let durability = Arc::new(Durability::new(medium.clone(), health.clone(), mode.background));
         let store = Arc::new(BatchStore::new(&params, journal.clone(), cells.clone(), durability.clone()));
 
-        let of_level = |level| LevelCells::new(level, params, keys.clone(), cells.clone());
-        let level_cells = (0..lengths.len() as u8).map(of_level).collect();
+        let level_cells = open_cells(&params, &keys, &cells, lengths.len() as u8, options.budget);
         let (level0, hidden) = empty_levels(&params, &lengths, options.budget);
         let levels = Arc::new(OpenLevels::new(
             level0,
@@ -249,6 +248,20 @@ fn empty_levels(params: &Params, lengths: &[u64], budget: Budget) -> (QueuedLeve
     // level depend on the levels above it (deniability contract).
     let hidden = (0..).zip(lengths).skip(1).map(|(level, blocks)| empty(*blocks, quarter >> level));
     (empty(lengths[0], quarter), HiddenLevels::new(hidden.collect(), 0, quarter))
+}
+
+/// The cells of the first `count` levels.
+fn open_cells(
+    params: &Params,
+    keys: &Arc<OpenLevelKeys>,
+    cells: &Arc<CellStore>,
+    count: u8,
+    budget: Budget,
+) -> Vec<LevelCells> {
+    // As for maps, the share of a level depends on its number alone (deniability contract).
+    let eighth = budget.share(1, 8).get();
+    let of_level = |level| LevelCells::new(level, *params, keys.clone(), cells.clone(), eighth >> level);
+    (0..count).map(of_level).collect()
 }
 
 impl Levels for ObliviousDisk {

@@ -62,14 +62,20 @@ pub(crate) enum CellBuf<'a> {
     Whole(&'a mut [u8]),
     /// Its block, and its metadata.
     Parts(&'a mut [u8], &'a mut [u8]),
+    /// Its block alone.
+    Block(&'a mut [u8]),
 }
 
 impl CellBuf<'_> {
-    /// The memory of the block, and of the metadata.
-    fn parts(&mut self) -> (&mut [u8], &mut [u8]) {
+    /// The memory of the block, and of the metadata if it is wanted.
+    fn parts(&mut self) -> (&mut [u8], Option<&mut [u8]>) {
         match self {
-            CellBuf::Whole(cell) => cell.split_at_mut(BLOCK_SIZE),
-            CellBuf::Parts(block, metadata) => (block, metadata),
+            CellBuf::Whole(cell) => {
+                let (block, metadata) = cell.split_at_mut(BLOCK_SIZE);
+                (block, Some(metadata))
+            }
+            CellBuf::Parts(block, metadata) => (block, Some(metadata)),
+            CellBuf::Block(block) => (block, None),
         }
     }
 }
@@ -137,7 +143,7 @@ impl CellStore {
             if let Some(at) = place {
                 let offset = self.params.ring_offset(at.seq, usize::from(at.slot));
                 match buf {
-                    CellBuf::Whole(buf) => batch.push(ReadExtent { offset, buf }),
+                    CellBuf::Whole(buf) | CellBuf::Block(buf) => batch.push(ReadExtent { offset, buf }),
                     CellBuf::Parts(block, meta) => {
                         batch.push(ReadExtent { offset, buf: block });
                         batch.push(ReadExtent { offset: offset + BLOCK, buf: meta });
@@ -148,7 +154,7 @@ impl CellStore {
             let offsets = self.params.cell_offsets(*cell);
             let (block, meta) = buf.parts();
             batch.push(ReadExtent { offset: offsets[0], buf: block });
-            metadata.push(ReadExtent { offset: offsets[1], buf: meta });
+            metadata.extend(meta.map(|buf| ReadExtent { offset: offsets[1], buf }));
         }
         batch.append(&mut metadata);
         if level == 0 { self.medium.read(&mut batch) } else { self.medium.read_discreetly(&mut batch) }

@@ -3,6 +3,10 @@
 //! A map has the place of a block before the batch of that block can be read. Until then the block
 //! is in memory here, so that reads need not wait for the batch.
 //!
+//! The metadata of cells that were read is kept, so that the next read of a cell needs its block
+//! alone. It may be out of date: a batch that leaves a block in its cell encrypts it anew. The
+//! block then does not verify, and is read once more with its metadata.
+//!
 //! Invariants: the block of a cell is returned only if it verifies at its place. No two levels
 //! share memory (deniability contract).
 
@@ -12,14 +16,28 @@ use crate::cells::place::{CellNo, CellPlace};
 use crate::keys::OpenLevelKeys;
 use crate::limits::{CELL_LEN, META_LEN};
 use crate::params::Params;
-use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Error, Kind, Result};
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, BoundedCache, Error, Kind, Result};
 use lacuna_levels::{PageSource, PendingBlock, SlotEntry, corrupt, retry};
 use parking_lot::RwLock;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxBuildHasher, FxHashMap};
 use std::sync::Arc;
 
 /// Blocks and pages in memory, by their places.
 type BlocksInFlight = FxHashMap<CellPlace, (SlotEntry, PendingBlock)>;
+
+/// The metadata of a cell, as it lies on the medium.
+type CellMetadata = [u8; META_LEN];
+
+/// Bytes charged for the metadata of a cell in memory.
+const KEPT_METADATA_COST: u64 = 128;
+
+/// A cell to be read, and the memory for its block.
+struct CellRead<'a> {
+    cell: CellNo,
+    place: CellPlace,
+    entry: SlotEntry,
+    block: &'a mut [u8; BLOCK_SIZE],
+}
 
 /// The cells of one open level.
 pub(crate) struct LevelCells {
@@ -29,16 +47,21 @@ pub(crate) struct LevelCells {
     cells: Arc<CellStore>,
     /// The blocks and pages that the batch in flight puts into cells.
     in_flight: RwLock<BlocksInFlight>,
+    /// The metadata of cells that were read, by the places of their blocks.
+    metadata: RwLock<BoundedCache<CellPlace, CellMetadata, FxBuildHasher>>,
 }
 
 impl LevelCells {
+    /// Keeps the metadata of cells in `memory` bytes.
     pub(crate) fn new(
         level: u8,
         params: Params,
         keys: Arc<OpenLevelKeys>,
         cells: Arc<CellStore>,
+        memory: u64,
     ) -> LevelCells {
-        LevelCells { level, params, keys, cells, in_flight: RwLock::default() }
+        let metadata = RwLock::new(BoundedCache::new((memory / KEPT_METADATA_COST) as usize));
+        LevelCells { level, params, keys, cells, in_flight: RwLock::default(), metadata }
     }
 
     /// Whether a read succeeded ([`CellStore::check_read`]).
@@ -65,21 +88,56 @@ impl LevelCells {
         for ((entry, place), block) in blocks.filter(|((_, place), _)| **place != 0) {
             let place = CellPlace::from_word(*place);
             if !self.copy_from_memory(place, entry, block) {
-                rest.push((self.cell_of(place, entry)?, place, entry, block));
+                rest.push(CellRead { cell: self.cell_of(place, entry)?, place, entry, block });
             }
         }
         // Cells of one group side by side: one request reads them.
-        rest.sort_unstable_by_key(|(cell, ..)| *cell);
-        let cells: Vec<CellNo> = rest.iter().map(|(cell, ..)| *cell).collect();
-        let mut metadata = vec![[0u8; META_LEN]; cells.len()];
-        let each = rest.iter_mut().zip(&mut metadata);
-        let mut bufs: Vec<CellBuf<'_>> =
-            each.map(|((.., block), metadata)| CellBuf::Parts(block.as_mut_slice(), metadata)).collect();
-        self.cells.read_to(self.level, &cells, &mut bufs)?;
-        for ((_, place, entry, block), metadata) in rest.into_iter().zip(&metadata) {
-            self.open_parts(place, entry, block, metadata)?;
+        rest.sort_unstable_by_key(|read| read.cell);
+        let known = {
+            let metadata = self.metadata.read();
+            rest.iter().map(|read| metadata.get_shared(read.place).copied()).collect()
+        };
+        let outdated = self.read_cells(rest, known)?;
+        if !outdated.is_empty() {
+            let unknown = vec![None; outdated.len()];
+            self.read_cells(outdated, unknown)?;
         }
         Ok(())
+    }
+
+    /// Reads cells, in the order of their numbers. `known` has the metadata of some, which is not
+    /// read then. Returns the cells that it is out of date for.
+    fn read_cells<'a>(
+        &self,
+        mut reads: Vec<CellRead<'a>>,
+        known: Vec<Option<CellMetadata>>,
+    ) -> Result<Vec<CellRead<'a>>> {
+        let is_known: Vec<bool> = known.iter().map(Option::is_some).collect();
+        let mut metadata: Vec<CellMetadata> =
+            known.into_iter().map(|known| known.unwrap_or([0; META_LEN])).collect();
+        let cells: Vec<CellNo> = reads.iter().map(|read| read.cell).collect();
+        let each = reads.iter_mut().zip(&mut metadata).zip(&is_known);
+        let mut bufs: Vec<CellBuf<'_>> = each
+            .map(|((read, metadata), is_known)| {
+                let block = read.block.as_mut_slice();
+                if *is_known { CellBuf::Block(block) } else { CellBuf::Parts(block, metadata) }
+            })
+            .collect();
+        self.cells.read_to(self.level, &cells, &mut bufs)?;
+        let (mut outdated, mut fresh) = (Vec::new(), Vec::new());
+        for ((read, metadata), is_known) in reads.into_iter().zip(metadata).zip(is_known) {
+            match self.open_parts(read.place, read.entry, read.block.as_mut_slice(), &metadata) {
+                Ok(()) if is_known => {}
+                Ok(()) => fresh.push((read.place, metadata)),
+                Err(e) if is_known && e.kind() == Kind::Corrupt => outdated.push(read),
+                Err(e) => return Err(e),
+            }
+        }
+        if !fresh.is_empty() {
+            let mut kept = self.metadata.write();
+            fresh.into_iter().for_each(|(place, metadata)| kept.insert(place, metadata));
+        }
+        Ok(outdated)
     }
 
     /// Copies a block from memory. Returns whether it is there.
