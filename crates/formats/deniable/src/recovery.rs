@@ -19,6 +19,10 @@ use lacuna_contracts::{BLOCK_SIZE, Error, Hint, Kind, Result, Setting, WipeOnDro
 use lacuna_levels::{LevelMap, MapState, SlotEntry, corrupt};
 use rustc_hash::FxHashMap;
 
+/// Summaries of level 0 that the medium fetches beside the one that is read. Each lies alone, so a
+/// medium needs many requests at once to read them at its speed.
+const FETCHED_AHEAD: u64 = 64;
+
 /// The end of the log as far as it has been followed.
 struct FollowedEnd {
     last: LogEnd,
@@ -111,15 +115,38 @@ fn read_summary(log: &Log, seq: StripeSeq) -> Result<SummaryRead> {
 fn read_summaries_after(log: &Log, from: StripeSeq) -> Result<(Vec<SummaryRead>, StripeSeq)> {
     let gap = u64::from(log.params().gap);
     let mut found: Vec<SummaryRead> = Vec::new();
-    let (mut seq, mut last) = (from, from);
-    while seq < from + 4 * gap && seq < last + gap {
-        seq = seq.next();
+    let (mut looked, mut last) = (from, from);
+    for seq in fetching_summaries(log, 0, from.next(), from + 4 * gap) {
+        if looked >= last + gap {
+            break;
+        }
+        looked = seq;
         found.push(read_summary(log, seq)?);
         if let Some(SummaryRead::Summary(_)) = found.last() {
             last = seq;
         }
     }
-    Ok((found, seq))
+    Ok((found, looked))
+}
+
+/// The stripes from `first` to `last`, whose summaries the caller reads in this order for a level.
+/// The medium fetches those of level 0 ahead.
+///
+/// Deniability contract: what is fetched follows from the public part of the log alone. Nothing is
+/// fetched for a hidden level, because its reads leave nothing in the system's cache.
+fn fetching_summaries(
+    log: &Log,
+    level: u8,
+    first: StripeSeq,
+    last: StripeSeq,
+) -> impl Iterator<Item = StripeSeq> {
+    let fetch = move |seq: StripeSeq| {
+        if level == 0 && seq <= last {
+            log.reader().will_read_public(log.params().offset(seq));
+        }
+    };
+    (0..FETCHED_AHEAD).for_each(|ahead| fetch(first + ahead));
+    first.up_to(last).inspect(move |seq| fetch(*seq + FETCHED_AHEAD))
 }
 
 /// Follows the log over the summaries found after `end`.
@@ -211,7 +238,7 @@ fn rescue(more: &'static str) -> Hint {
 /// whole ring.
 fn last_synced(log: &Log) -> Result<StripeSeq> {
     let (mut synced, mut any, mut failed) = (StripeSeq::NONE, false, None);
-    for at in (0..log.params().stripes).map(StripeSeq) {
+    for at in fetching_summaries(log, 0, StripeSeq::NONE, StripeSeq(log.params().stripes - 1)) {
         let mut block = [0; BLOCK_SIZE];
         match log.reader().read(0, log.params().offset(at), &mut block) {
             Err(e) if e.kind() == Kind::Io => {
@@ -293,7 +320,7 @@ pub(crate) fn rebuild(
     let first = StripeSeq((root.covered + 1).max((last.0 + 1).saturating_sub(log.params().stride())));
     let mut moved: FxHashMap<(u8, u64), u64> = FxHashMap::default();
     let mut changes: Vec<MapChange> = Vec::new();
-    for seq in first.up_to(last) {
+    for seq in fetching_summaries(log, level, first, last) {
         // If the level was closed meanwhile, its overwritten blocks are gone.
         let entries = if seq + log.params().stripes <= end.seq {
             Vec::new()

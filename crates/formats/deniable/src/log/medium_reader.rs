@@ -51,6 +51,11 @@ impl MediumReader {
         retry(|| self.read_once(level, offset, buf))
     }
 
+    /// Has the medium fetch a block that is read soon for level 0.
+    pub(crate) fn will_read_public(&self, offset: u64) {
+        self.medium.will_read(offset, BLOCK_SIZE as u64);
+    }
+
     /// Reads data that is lost for good if it cannot be read: makes further tries with pauses
     /// between them, so that a transient failure of the medium costs nothing. A place that failed
     /// all of them once gets no more pauses. Nor does a read that the system refuses: nothing is
