@@ -7,17 +7,19 @@
 //!
 //! Writes nothing, and finds the same end whichever levels are opened (deniability contract).
 
+mod whole_stripes;
+
 use crate::discard_record;
-use crate::keys::open_slot;
 use crate::log::Log;
 use crate::log::checkpoint::Checkpoint;
 use crate::log::summary::{LogEnd, Summary};
 use crate::place::{Slot, SlotPlace, StripeSeq};
 use crate::stripe::map_page_reader::MapPageReader;
 use crate::stripe::slot_buffer::LevelEntries;
-use lacuna_contracts::{BLOCK_SIZE, Error, Hint, Kind, Result, Setting, WipeOnDrop};
+use lacuna_contracts::{BLOCK_SIZE, Error, Hint, Kind, Result, Setting};
 use lacuna_levels::{LevelMap, MapState, SlotEntry, corrupt};
 use rustc_hash::FxHashMap;
+use whole_stripes::WholeStripes;
 
 /// Summaries of level 0 that the medium fetches beside the one that is read. Each lies alone, so a
 /// medium needs many requests at once to read them at its speed.
@@ -156,6 +158,11 @@ fn follow(log: &Log, mut end: FollowedEnd, durable: StripeSeq, found: Vec<Summar
         _ => None,
     });
     let synced = claims.fold(durable, StripeSeq::max);
+    let unproven = found.iter().filter_map(|found| match found {
+        SummaryRead::Summary(summary) if summary.public.seq > synced => Some(&**summary),
+        _ => None,
+    });
+    let whole_stripes = WholeStripes::ahead(log, &unproven.collect::<Vec<_>>());
     let mut linked = !end.last.echo.is_empty();
     let mut found = found.into_iter().peekable();
     while let Some(here) = found.next() {
@@ -164,7 +171,7 @@ fn follow(log: &Log, mut end: FollowedEnd, durable: StripeSeq, found: Vec<Summar
             SummaryRead::Summary(summary) => {
                 let whole = seq <= synced
                     || ((!linked || summary.public.previous == end.last.name)
-                        && is_whole(log, seq, &summary));
+                        && whole_stripes.has(log, &summary));
                 if !whole {
                     break;
                 }
@@ -173,7 +180,9 @@ fn follow(log: &Log, mut end: FollowedEnd, durable: StripeSeq, found: Vec<Summar
             }
             // An unreadable stripe is not the end of the log if the stripe after it was written
             // whole.
-            SummaryRead::Unreadable if seq <= synced || is_followed(log, seq, found.peek(), synced) => {
+            SummaryRead::Unreadable
+                if seq <= synced || is_followed(log, seq, found.peek(), synced, &whole_stripes) =>
+            {
                 end = FollowedEnd::unknown(seq, end.is_doubtful || seq > synced);
                 linked = false;
             }
@@ -188,8 +197,14 @@ fn follow(log: &Log, mut end: FollowedEnd, durable: StripeSeq, found: Vec<Summar
 }
 
 /// Whether an unreadable stripe that nothing calls durable is followed by a whole one.
-fn is_followed(log: &Log, seq: StripeSeq, next: Option<&SummaryRead>, synced: StripeSeq) -> bool {
-    matches!(next, Some(SummaryRead::Summary(next)) if seq < synced || is_whole(log, seq.next(), next))
+fn is_followed(
+    log: &Log,
+    seq: StripeSeq,
+    next: Option<&SummaryRead>,
+    synced: StripeSeq,
+    whole_stripes: &WholeStripes,
+) -> bool {
+    matches!(next, Some(SummaryRead::Summary(next)) if seq < synced || whole_stripes.has(log, next))
 }
 
 /// The summary of the last stripe, which may have been read before. Errors: it cannot be read; the
@@ -257,23 +272,6 @@ fn last_synced(log: &Log) -> Result<StripeSeq> {
         Some(e) if !any => Err(e.context("cannot find the log of this disk")),
         _ => Ok(synced),
     }
-}
-
-/// Whether all slots of a stripe are as they were written, those of all hidden levels included.
-fn is_whole(log: &Log, seq: StripeSeq, summary: &Summary) -> bool {
-    let public = log.params().public_slots() * BLOCK_SIZE;
-    let mut slots = WipeOnDrop::new(vec![0u8; log.params().stripe_len() - BLOCK_SIZE]);
-    // A power cut tears a stripe; it does not make it unreadable.
-    if log.reader().read(0, log.slot_offset(0, SlotPlace { seq, slot: Slot(0) }), &mut slots).is_err() {
-        return true;
-    }
-    if !summary.has_hidden_slots(&slots[public..]) {
-        return false;
-    }
-    let mut blocks = slots[..public].chunks_exact_mut(BLOCK_SIZE).zip(&summary.public.entries).enumerate();
-    blocks.all(|(slot, (block, (entry, tag)))| {
-        open_slot(&summary.key, seq, Slot::nth(slot), *entry, tag, block).is_ok()
-    })
 }
 
 /// The entries of the hidden slots of the last stripe, as far as open levels show them.

@@ -2,9 +2,11 @@
 
 mod fixture;
 
-use fixture::{WrittenDisk, open, written};
-use lacuna_contracts::{BLOCK_SIZE, Result};
+use fixture::{WrittenDisk, counter, open, open_with, options, written};
+use lacuna_contracts::{BLOCK_SIZE, Kind, Result};
+use lacuna_deniable::{OpenOptions, Params};
 use lacuna_medium::{Medium, MemoryMedium, ReadExtent, WriteExtent};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 /// The first byte of the log.
@@ -100,4 +102,32 @@ fn summaries_are_fetched_ahead_whatever_levels_are_opened() {
         });
         assert!(fetched[0] == fetched[1], "{closed}");
     }
+}
+
+/// The last stripe of the log of these bytes, as an opening finds it.
+fn end_of(params: &Params, bytes: &[u8], background: bool) -> std::result::Result<u64, Kind> {
+    let medium: Arc<dyn Medium> = Arc::new(MemoryMedium::from_bytes(bytes.to_vec()));
+    let options = OpenOptions { background, ..options(9, 10) };
+    let disk = open_with(&medium, params, 3, options).map_err(|e| e.kind())?;
+    Ok(counter(&disk.levels()[0], "head"))
+}
+
+/// A disk with threads, which verifies several stripes at once, finds the same end as one without,
+/// wherever a stripe was torn.
+#[test]
+fn an_opening_with_threads_finds_the_same_end_of_the_log() {
+    let WrittenDisk { params, mut bytes, head, .. } = written(5, false);
+    let params = Params { cover_millis: 0, ..params };
+    let stripe_len = params.geometry.blocks() * BLOCK_SIZE as u64;
+    let mut ends = BTreeSet::new();
+    for back in [0, 1, 2, 3, 5, 20] {
+        let stripe = LOG_START + (head - back) % params.stripes * stripe_len;
+        let torn = stripe as usize + BLOCK_SIZE + 600;
+        bytes[torn] ^= 1;
+        let end = end_of(&params, &bytes, true);
+        assert!(end == end_of(&params, &bytes, false), "{back}: {end:?}");
+        bytes[torn] ^= 1;
+        ends.extend(end);
+    }
+    assert!(ends.len() > 1, "{ends:?}");
 }

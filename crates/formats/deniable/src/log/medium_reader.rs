@@ -35,6 +35,11 @@ impl MediumReader {
         MediumReader { medium, pauses: patient, given_up: Mutex::default() }
     }
 
+    /// Whether the disk has threads: several may then read at once.
+    pub(crate) fn has_threads(&self) -> bool {
+        self.pauses
+    }
+
     /// Reads once, for a level.
     ///
     /// Deniability contract: the system's cache shows which places were read. A read for a hidden
