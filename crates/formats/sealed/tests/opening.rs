@@ -1,0 +1,79 @@
+//! The reads of an opening.
+
+mod fixture;
+
+use fixture::{create, open_with, options, params};
+use lacuna_contracts::{Result, SEGMENT_BLOCKS};
+use lacuna_crypto::Cipher;
+use lacuna_medium::{Medium, MemoryMedium, ReadExtent, WriteExtent};
+use lacuna_sealed::Params;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+
+/// A medium in memory that notes the ranges that it is to fetch, and the offsets of reads after
+/// that.
+struct FetchingMedium {
+    memory: MemoryMedium,
+    fetched: Mutex<Vec<Range<u64>>>,
+    read: Mutex<Vec<u64>>,
+}
+
+impl Medium for FetchingMedium {
+    fn len(&self) -> u64 {
+        self.memory.len()
+    }
+
+    fn will_read(&self, offset: u64, len: u64) {
+        self.fetched.lock().unwrap().push(offset..offset + len);
+        self.read.lock().unwrap().clear();
+    }
+
+    fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
+        self.read.lock().unwrap().extend(batch.iter().map(|extent| extent.offset));
+        self.memory.read(batch)
+    }
+
+    fn read_discreetly(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
+        self.read(batch)
+    }
+
+    fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
+        self.memory.write(batch)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.memory.sync()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.memory.discard(offset, len)
+    }
+
+    fn set_len(&self, len: u64) -> Result<()> {
+        self.memory.set_len(len)
+    }
+}
+
+fn medium(params: &Params) -> Arc<FetchingMedium> {
+    let medium = FetchingMedium {
+        memory: MemoryMedium::new(params.geometry().end()),
+        fetched: Mutex::default(),
+        read: Mutex::default(),
+    };
+    create(&medium, params);
+    Arc::new(medium)
+}
+
+/// An opening has the medium fetch all of the journal before it reads anything.
+#[test]
+fn the_journal_is_fetched_before_the_map_is_read() {
+    let params = params(Cipher::Gcm, 2 * SEGMENT_BLOCKS);
+    let (medium, g) = (medium(&params), params.geometry());
+    drop(open_with(medium.clone(), &params, options(1)).unwrap());
+    let fetched = std::mem::take(&mut *medium.fetched.lock().unwrap());
+    assert_eq!(fetched.first().map(|range| range.start), Some(g.journal));
+    assert_eq!(fetched.last().map(|range| range.end), Some(g.journal + params.journal_len));
+    assert!(fetched.windows(2).all(|pair| pair[0].end == pair[1].start), "{fetched:?}");
+    let read = medium.read.lock().unwrap();
+    assert!(read.contains(&g.journal) && read.contains(&g.map));
+}
