@@ -4,7 +4,7 @@ use crate::access::{Access, StreamPolicy};
 use crate::caches::cache::WriteCache;
 use crate::counters::{Count, Counters};
 use crate::durability::batch_builder::BatchBuilder;
-use crate::durability::commit::Committer;
+use crate::durability::commit::{Committer, RecoveryEnd};
 use crate::durability::destage::Destager;
 use crate::durability::flush::Flusher;
 use crate::durability::worker::CommitWorker;
@@ -204,7 +204,12 @@ impl SealedDisk {
         let adopted = !read_only && adopt_kept(&kept, params, &replayed, &segments, &cache)?;
         let parts = CommitParts { cache, segments, store, sealer, counters, health, medium_full };
         let mut committer = parts.committer(journal, limits);
-        if adopted { committer.recover_adopted(replayed) } else { committer.recover(replayed, read_only) }?;
+        let end = match (read_only, background) {
+            (true, _) => RecoveryEnd::Never,
+            (false, true) => RecoveryEnd::FirstCommit,
+            (false, false) => RecoveryEnd::Opening,
+        };
+        if adopted { committer.recover_adopted(replayed) } else { committer.recover(replayed, end) }?;
         let CommitParts { cache, segments, store, sealer, counters, health, medium_full } = parts;
 
         let flusher = Arc::new(Flusher::new(committer, health.clone()));

@@ -43,6 +43,7 @@ enum PendingVersion {
 impl Log {
     /// The log of a journal that was replayed.
     pub(crate) fn new(journal: Journal, cache: Arc<WriteCache>, counters: Arc<Counters>) -> Self {
+        counters.set(Count::JournalUsed, journal.used());
         Log {
             journal,
             cache,

@@ -10,7 +10,8 @@
 //!
 //! A crash during recovery is harmless: recovery only repeats journal entries, and the journal is
 //! retired at its end. A second opening starts over from the same journal and reaches the same
-//! state.
+//! state. A disk with a background thread is in use while the thread makes the destaged entries
+//! durable; nothing is appended to the journal before it is retired.
 
 use crate::address::{SegmentNo, SlotNo, run};
 use crate::caches::cache::{CommittedVersion, WriteCache};

@@ -124,11 +124,14 @@ impl SlotStore {
         }
     }
 
+    /// Writes all metadata that is only in memory to the medium. Not synced.
+    pub(crate) fn write_dirty_meta(&self) -> Result<()> {
+        self.meta.as_ref().map_or(Ok(()), MetaCache::write_dirty)
+    }
+
     /// Makes everything written so far durable.
     pub(crate) fn make_durable(&self) -> Result<()> {
-        if let Some(cache) = &self.meta {
-            cache.write_dirty()?;
-        }
+        self.write_dirty_meta()?;
         self.sync()
     }
 

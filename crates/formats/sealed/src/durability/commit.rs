@@ -51,6 +51,21 @@ pub(crate) struct Committer {
     /// Whether the last commit was refused, so that the blocks it took from the dirty list must be
     /// found again.
     was_refused: bool,
+    /// Whether the replayed blocks were destaged and the journal is still to be retired. Nothing is
+    /// appended to it before that.
+    is_recovering: bool,
+}
+
+/// When recovery ends, in which the replayed blocks are destaged and the journal is retired.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RecoveryEnd {
+    /// Never: the disk is open read-only. The blocks stay in memory, at most the length of the
+    /// journal.
+    Never,
+    /// Before the disk is open.
+    Opening,
+    /// The blocks are destaged before the disk is open, and durable before the first commit.
+    FirstCommit,
 }
 
 impl Committer {
@@ -63,7 +78,7 @@ impl Committer {
         health: Arc<Health>,
         limits: Limits,
     ) -> Self {
-        let (full_commits, refused) = (Arc::default(), false);
+        let (full_commits, refused, is_recovering) = (Arc::default(), false, false);
         Committer {
             log,
             destager,
@@ -74,29 +89,51 @@ impl Committer {
             limits,
             full_commits,
             was_refused: refused,
+            is_recovering,
         }
     }
 
-    /// Adds the replayed blocks and moves, and destages them. If the disk is open read-only, they
-    /// stay in memory instead, at most the length of the journal.
-    pub(crate) fn recover(&mut self, replayed: ReplayIndex, read_only: bool) -> Result<()> {
+    /// Adds the replayed blocks and moves, and destages them if recovery ends.
+    pub(crate) fn recover(&mut self, replayed: ReplayIndex, end: RecoveryEnd) -> Result<()> {
         let nothing = replayed.batches == 0;
         self.destager.remapper().add_replayed(replayed.moved);
         for (block, committed) in replayed.latest {
             self.log.add_replayed(block, committed);
         }
-        if nothing || read_only {
-            Ok(())
-        } else {
-            self.medium_full.try_checkpoint(&mut self.destager, &mut self.log)
+        if nothing || end == RecoveryEnd::Never {
+            return Ok(());
         }
+        self.is_recovering = true;
+        if end == RecoveryEnd::FirstCommit {
+            match self.destager.destage_all(&mut self.log) {
+                // A full medium is handled below.
+                Err(e) if e.changed_nothing() => {}
+                done => return done,
+            }
+        }
+        self.finish_recovery()
+    }
+
+    /// Whether recovery has not ended.
+    pub(crate) fn is_recovering(&self) -> bool {
+        self.is_recovering
+    }
+
+    /// Ends recovery if it has not ended: makes the replayed blocks durable in their slots and
+    /// retires the journal.
+    fn finish_recovery(&mut self) -> Result<()> {
+        if self.is_recovering {
+            self.medium_full.try_checkpoint(&mut self.destager, &mut self.log)?;
+            self.is_recovering = false;
+        }
+        Ok(())
     }
 
     /// Adds the replayed blocks and moves, and destages them; then commits the writes that a
     /// predecessor left in memory, if any were adopted. A medium that refuses some of them leaves
     /// the disk in the full-medium state.
     pub(crate) fn recover_adopted(&mut self, replayed: ReplayIndex) -> Result<()> {
-        self.recover(replayed, false)?;
+        self.recover(replayed, RecoveryEnd::Opening)?;
         // The state is that after a commit that was refused: the versions in the cache are later
         // than the streams, which are frozen.
         self.was_refused = true;
@@ -120,6 +157,7 @@ impl Committer {
     /// next commit repeats the work, in the full-medium state.
     pub(crate) fn commit(&mut self, scope: CommitScope) -> Result<()> {
         self.health.check()?;
+        self.finish_recovery().map_err(|e| self.health.fail(e))?;
         // After a refusal repeat everything.
         let scope = if self.was_refused { CommitScope::All } else { scope };
         if scope == CommitScope::All {
@@ -211,6 +249,7 @@ impl Committer {
     /// One turn of the background thread. `idle`: whether the disk was unused for a while.
     pub(crate) fn background_step(&mut self, idle: bool, spare_wanted: bool) -> Result<()> {
         self.health.check()?;
+        self.finish_recovery().map_err(|e| self.health.fail(e))?;
         let nothing_ready = self.segments.ready() == (0, 0);
         if idle || (spare_wanted && nothing_ready) {
             if self.batch_builder.is_dirty() || self.segments.count_cow_segments() > 0 {

@@ -105,14 +105,20 @@ impl Destager {
         Ok(())
     }
 
-    /// Destages everything and makes it durable, then the map, then retires the journal.
-    pub(crate) fn checkpoint(&mut self, log: &mut Log) -> Result<()> {
-        // After a failure it is unknown which blocks were destaged, so nothing may be retired.
-        self.health.check()?;
+    /// Destages everything, and writes the metadata to the medium too. Not synced.
+    pub(crate) fn destage_all(&mut self, log: &mut Log) -> Result<()> {
         self.destage(log)?;
         while !log.is_destaged() {
             self.destage(log)?;
         }
+        self.store.write_dirty_meta()
+    }
+
+    /// Destages everything and makes it durable, then the map, then retires the journal.
+    pub(crate) fn checkpoint(&mut self, log: &mut Log) -> Result<()> {
+        // After a failure it is unknown which blocks were destaged, so nothing may be retired.
+        self.health.check()?;
+        self.destage_all(log)?;
         self.remapper.make_durable()?;
         log.retire()
     }

@@ -64,6 +64,9 @@ impl CommitWorker {
             let thread =
                 thread.map_err(|e| Error::io("cannot start the background thread of the disk", &e))?;
             *self.thread.lock() = Some(thread);
+            if self.flusher.committer().is_recovering() {
+                self.health.signals().wake_worker();
+            }
         }
         Ok(())
     }
