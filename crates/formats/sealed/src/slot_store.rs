@@ -6,7 +6,7 @@
 //! bytes at offsets that are multiples of their size, so none straddles a 512-byte boundary.
 
 use crate::address::{SlotAddr, SlotNo};
-use crate::caches::meta_cache::MetaCache;
+use crate::caches::meta_cache::{MetaCache, PAGE_LEN};
 use crate::geometry::{CHUNK_META, Geometry, NO_META, Params};
 use lacuna_contracts::{BLOCK_SIZE, Budget, Error, Kind, Result, SEGMENT_BLOCKS};
 use lacuna_crypto::is_zero;
@@ -51,6 +51,21 @@ impl SlotStore {
         if self.meta.is_some() {
             let left = (SEGMENT_BLOCKS - at.index) * self.meta_size as u64;
             self.medium.will_read(self.meta_at(at), left);
+        }
+    }
+
+    /// Asks the medium to prefetch the metadata of blocks that are about to be written. Each of them
+    /// changes a part of a page, which is read first.
+    pub(crate) fn will_write(&self, blocks: impl Iterator<Item = SlotAddr>) {
+        if self.meta.is_none() {
+            return;
+        }
+        let mut last = None;
+        for at in blocks {
+            let page = self.meta_at(at) / PAGE_LEN as u64;
+            if last.replace(page) != Some(page) {
+                self.medium.will_read(page * PAGE_LEN as u64, PAGE_LEN as u64);
+            }
         }
     }
 

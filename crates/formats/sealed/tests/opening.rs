@@ -2,8 +2,8 @@
 
 mod fixture;
 
-use fixture::{create, open_with, options, params};
-use lacuna_contracts::{Result, SEGMENT_BLOCKS};
+use fixture::{create, meta_at, open_with, options, params, write};
+use lacuna_contracts::{Disk, Result, SEGMENT_BLOCKS};
 use lacuna_crypto::Cipher;
 use lacuna_medium::{Medium, MemoryMedium, ReadExtent, WriteExtent};
 use lacuna_sealed::Params;
@@ -76,4 +76,29 @@ fn the_journal_is_fetched_before_the_map_is_read() {
     assert!(fetched.windows(2).all(|pair| pair[0].end == pair[1].start), "{fetched:?}");
     let read = medium.read.lock().unwrap();
     assert!(read.contains(&g.journal) && read.contains(&g.map));
+}
+
+/// An opening after a crash has the medium fetch the metadata that the replayed blocks change.
+#[test]
+fn the_metadata_of_replayed_blocks_is_fetched() {
+    const REPLAYED: [u64; 3] = [5, 900, SEGMENT_BLOCKS + 3];
+    for cipher in [Cipher::XtsRandom, Cipher::Gcm] {
+        let params = params(cipher, 2 * SEGMENT_BLOCKS);
+        let medium = medium(&params);
+        let disk = open_with(medium.clone(), &params, options(1)).unwrap();
+        REPLAYED.iter().for_each(|block| write(&disk, *block, 1, 1).unwrap());
+        disk.close().unwrap();
+        drop(disk);
+        let pages = REPLAYED.map(|block| meta_at(&*medium, &params, block).start as u64 / 4096 * 4096);
+        let disk = open_with(medium.clone(), &params, options(2)).unwrap();
+        REPLAYED.iter().for_each(|block| write(&disk, *block, 1, 2).unwrap());
+        disk.flush().unwrap();
+        drop(disk);
+        medium.fetched.lock().unwrap().clear();
+        drop(open_with(medium.clone(), &params, options(3)).unwrap());
+        let fetched = medium.fetched.lock().unwrap();
+        for page in pages {
+            assert!(fetched.contains(&(page..page + 4096)), "{}, page at {page}", cipher.name());
+        }
+    }
 }

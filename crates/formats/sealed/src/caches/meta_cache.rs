@@ -18,7 +18,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Bytes of a page, the unit of caching.
-const PAGE_LEN: usize = 4096;
+pub(crate) const PAGE_LEN: usize = 4096;
 const SHARDS: usize = 16;
 /// Bytes of the budget that a page takes beside its content.
 const OVERHEAD: u64 = 64;

@@ -97,6 +97,9 @@ impl Committer {
     pub(crate) fn recover(&mut self, replayed: ReplayIndex, end: RecoveryEnd) -> Result<()> {
         let nothing = replayed.batches == 0;
         self.destager.remapper().add_replayed(replayed.moved);
+        if end != RecoveryEnd::Never {
+            self.destager.fetch_meta(replayed.latest.keys())?;
+        }
         for (block, committed) in replayed.latest {
             self.log.add_replayed(block, committed);
         }

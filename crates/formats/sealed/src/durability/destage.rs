@@ -43,6 +43,19 @@ impl Destager {
         &mut self.remapper
     }
 
+    /// Has the medium fetch the metadata of these blocks, which are about to be destaged in this
+    /// order.
+    ///
+    /// Errors: a segment without a readable slot.
+    pub(crate) fn fetch_meta<'b>(&self, blocks: impl Iterator<Item = &'b BlockAddr>) -> Result<()> {
+        let mut slots = vec![];
+        for block in blocks {
+            slots.extend(self.segments.slot(SegmentNo::of(*block))?.map(|slot| slot.at(*block)));
+        }
+        self.store.will_write(slots.into_iter());
+        Ok(())
+    }
+
     /// Writes every committed version to its slot. Not synced: the journal still holds them. Blocks
     /// of a segment that got its first copy-on-write segment meanwhile stay for the next call.
     pub(crate) fn destage(&mut self, log: &mut Log) -> Result<()> {
