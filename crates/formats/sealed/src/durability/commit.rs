@@ -249,16 +249,19 @@ impl Committer {
         }
     }
 
-    /// One turn of the background thread. `idle`: whether the disk was unused for a while.
-    pub(crate) fn background_step(&mut self, idle: bool, spare_wanted: bool) -> Result<()> {
+    /// One turn of the background thread. `idle`: whether the disk was unused for a while. `is_old`:
+    /// whether something has been only in memory for long.
+    pub(crate) fn background_step(&mut self, idle: bool, is_old: bool, spare_wanted: bool) -> Result<()> {
         self.health.check()?;
         self.finish_recovery().map_err(|e| self.health.fail(e))?;
         let nothing_ready = self.segments.ready() == (0, 0);
-        if idle || (spare_wanted && nothing_ready) {
+        // A full medium may have space again.
+        let retries = idle && self.medium_full.is_full();
+        if is_old || retries || (spare_wanted && nothing_ready) {
             if self.batch_builder.is_dirty() || self.segments.count_cow_segments() > 0 {
                 self.commit(CommitScope::All)?;
             }
-        } else {
+        } else if !idle {
             self.commit(CommitScope::Ready)?;
         }
         let pending = self.log.bytes_to_destage();

@@ -12,11 +12,13 @@ use lacuna_contracts::{Error, OnPanic, Result, panic_error};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// The length of a quiet interval. After two in a row, versions that are only in memory are
-/// committed.
+/// The length of a quiet interval. After two in a row, blocks in the journal are destaged.
 const IDLE_INTERVAL: Duration = Duration::from_secs(2);
+/// How long something may be only in memory before it is committed without a flush: as long as a
+/// dirty page of the system's cache by default.
+const MAX_DIRTY_AGE: Duration = Duration::from_secs(30);
 /// The number of pending discards at which they are committed.
 const MAX_PENDING_DISCARDS: usize = 64;
 
@@ -132,17 +134,52 @@ impl CommitWorker {
             self.health.fail(panic_error());
             self.health.signals().stop();
         });
-        let mut quiet_before = false;
+        let (mut quiet_before, mut dirty_age) = (false, DirtyAge::default());
         while let Some(wish) = self.health.signals().next_request(IDLE_INTERVAL) {
             // Idle means two quiet intervals in a row, so that a pausing stream is not split.
             let idle = !wish.commit && quiet_before;
             quiet_before = !wish.commit;
-            if wish.commit || idle {
+            let is_dirty = self.cache.dirty_bytes() > 0 || self.segments.count_cow_segments() > 0;
+            let is_old = dirty_age.note(is_dirty, Instant::now());
+            if wish.commit || idle || is_old {
                 // The health keeps the error; writers and `close` report it.
-                let _ = self.flusher.committer().background_step(idle, wish.spare);
+                let _ = self.flusher.committer().background_step(idle, is_old, wish.spare);
             }
             self.health.signals().wake_writers();
         }
         self.health.signals().wake_writers();
+    }
+}
+
+/// Since when a disk has had anything that is only in memory, as its thread saw it.
+#[derive(Default)]
+struct DirtyAge(Option<Instant>);
+
+impl DirtyAge {
+    /// Notes whether there is anything now. Returns whether all of it is to be committed because of
+    /// its age, which is then counted anew.
+    fn note(&mut self, is_dirty: bool, now: Instant) -> bool {
+        let since = self.0.take().filter(|_| is_dirty);
+        let is_old = since.is_some_and(|since| now.duration_since(since) >= MAX_DIRTY_AGE);
+        self.0 = (is_dirty && !is_old).then(|| since.unwrap_or(now));
+        is_old
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_age_counts_from_the_first_dirty_version_and_from_each_commit_of_all() {
+        let begin = Instant::now();
+        let seconds = |seconds| begin + Duration::from_secs(seconds);
+        let mut age = DirtyAge::default();
+        assert!(!age.note(false, begin) && !age.note(true, seconds(50)) && !age.note(true, seconds(79)));
+        assert!(age.note(true, seconds(80)));
+        assert!(!age.note(true, seconds(81)) && !age.note(true, seconds(110)));
+        // A flush came between.
+        assert!(!age.note(false, seconds(111)) && !age.note(true, seconds(112)));
+        assert!(!age.note(true, seconds(141)) && age.note(true, seconds(142)));
     }
 }
