@@ -20,7 +20,9 @@ pub(crate) struct Limits {
     pub(crate) destage_at: u64,
     /// Bytes in the journal and not destaged at which a commit destages them before it ends.
     pub(crate) max_to_destage: u64,
-    /// The most data blocks in one batch.
+    /// The most data blocks in one batch of newest versions, which takes one sync.
+    pub(crate) commit_blocks: usize,
+    /// The same for other batches, and for all in the full-medium state.
     pub(crate) batch_blocks: usize,
     /// The number of copy-on-write segments at which the whole ones are committed.
     pub(crate) cow_segments: usize,
@@ -33,12 +35,18 @@ impl Limits {
         let usable = params.journal_len - Journal::reserve_of(params.journal_len);
         let dirty = (budget.get() / 8).min(usable / 4).max(64 * BLOCK_SIZE as u64);
         let to_destage = (budget.get() / 8).min(params.journal_len / 4);
+        let journal_blocks = params.journal_len as usize / BLOCK_SIZE;
+        let batch_blocks = (journal_blocks / 16).clamp(64, 512);
+        // A thread commits half of what may be dirty, with one sync, while writers fill the other
+        // half.
+        let commit_blocks = if background { (journal_blocks / 8).clamp(64, 1024) } else { batch_blocks };
         Limits {
             max_dirty: dirty,
-            commit_at: dirty / 4,
+            commit_at: if background { dirty / 2 } else { dirty / 4 },
             destage_at: to_destage,
             max_to_destage: if background { 2 * to_destage } else { to_destage },
-            batch_blocks: (params.journal_len as usize / BLOCK_SIZE / 16).clamp(64, 512),
+            commit_blocks,
+            batch_blocks,
             cow_segments: params.spare as usize / 4,
         }
     }

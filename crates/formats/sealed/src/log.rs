@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Buffers of batches kept for reuse.
-const BUFFERS: usize = 4;
+const BUFFERS: usize = 2;
 
 /// The journal of an open disk and its blocks.
 pub(crate) struct Log {

@@ -359,10 +359,15 @@ impl Committer {
     }
 
     fn commit_newest(&mut self, blocks: &[BlockAddr]) -> Result<()> {
-        for blocks in blocks.chunks(self.limits.batch_blocks) {
+        let mut left = blocks;
+        while !left.is_empty() {
+            let full = self.medium_full.is_full();
+            let most = if full { self.limits.batch_blocks } else { self.limits.commit_blocks };
+            let (blocks, after) = left.split_at(most.min(left.len()));
             self.make_room(blocks.len())?;
             let draft = self.batch_builder.newest(&mut self.log, blocks);
             self.log.append(draft)?;
+            left = after;
         }
         Ok(())
     }
