@@ -203,7 +203,7 @@ impl SealedDisk {
         // Slots of streams are taken before the replay needs any.
         let adopted = !read_only && adopt_kept(&kept, params, &replayed, &segments, &cache)?;
         let parts = CommitParts { cache, segments, store, sealer, counters, health, medium_full };
-        let mut committer = parts.committer(journal, limits);
+        let mut committer = parts.committer(journal, limits, background);
         let end = match (read_only, background) {
             (true, _) => RecoveryEnd::Never,
             (false, true) => RecoveryEnd::FirstCommit,
@@ -291,12 +291,17 @@ struct CommitParts {
 }
 
 impl CommitParts {
-    /// Makes a committer from them.
-    fn committer(&self, journal: Journal, limits: Limits) -> Committer {
+    /// Makes a committer from them. `background`: whether a thread makes checkpoints.
+    fn committer(&self, journal: Journal, limits: Limits, background: bool) -> Committer {
         let CommitParts { cache, segments, store, sealer, counters, health, medium_full } = self;
         let log = Log::new(journal, cache.clone(), counters.clone());
         let mover =
             Remapper::new(cache.clone(), segments.clone(), store.clone(), sealer.clone(), counters.clone());
+        let second_handle = match background.then(|| store.medium().reopened()) {
+            Some(Ok(handle)) => handle,
+            // Checkpoints hold the commit lock.
+            Some(Err(_unavailable)) | None => None,
+        };
         let destager = Destager::new(
             mover,
             cache.clone(),
@@ -304,6 +309,7 @@ impl CommitParts {
             store.clone(),
             counters.clone(),
             health.clone(),
+            second_handle,
         );
         let gatherer = BatchBuilder::new(cache.clone(), segments.clone(), store.clone(), sealer.clone());
         Committer::new(log, destager, gatherer, medium_full.clone(), segments.clone(), health.clone(), limits)

@@ -231,10 +231,10 @@ impl Journal {
         Self::reserve_of(self.region + RETIRED_AREA) as usize
     }
 
-    /// Whether more than half of the journal, not counting its reserve, is in use: time to destage
-    /// everything.
-    pub(crate) fn is_half_full(&self) -> bool {
-        self.used > (self.region - self.reserve() as u64) / 2
+    /// Whether more than this number of quarters of the journal, not counting its reserve, is in
+    /// use.
+    pub(crate) fn is_filled(&self, quarters: u64) -> bool {
+        self.used > (self.region - self.reserve() as u64) * quarters / 4
     }
 
     pub(crate) fn used(&self) -> u64 {
@@ -274,8 +274,13 @@ impl Journal {
         JournalMark { next_seq: self.next_seq, position: self.position, used: self.used }
     }
 
-    /// Retires everything before a mark. All of it must be durable in its slots or lie behind the
-    /// mark too.
+    /// Whether everything before a mark was retired, by this or a later mark.
+    pub(crate) fn is_retired(&self, mark: JournalMark) -> bool {
+        mark.next_seq <= self.retired.next_seq
+    }
+
+    /// Retires everything before a mark, which was not retired since. All of it must be durable in
+    /// its slots or lie behind the mark too.
     pub(crate) fn retire_before(&mut self, mark: JournalMark) -> Result<()> {
         let retired =
             RetiredRecord { count: self.retired.count + 1, next_seq: mark.next_seq, position: mark.position };

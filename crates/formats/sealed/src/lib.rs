@@ -20,7 +20,7 @@
 //!
 //! ```text
 //! SealedDisk    disk.rs           create and open; the `Disk` of front ends
-//! CommitWorker  worker.rs         the background thread; when and how long writers wait
+//! CommitWorker  worker.rs         the background threads; when and how long writers wait
 //! Flusher       flush.rs          the commit lock; concurrent flushes share a commit
 //! Committer     commit.rs         the order of a commit; the end of recovery; closing
 //! MediumFull    medium_full.rs    the full-medium state

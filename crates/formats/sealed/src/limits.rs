@@ -9,6 +9,9 @@ pub(crate) const HOLE_COST: u64 = 64;
 /// The most copy-on-write segments at a time; each keeps up to 32 KiB of metadata in memory.
 pub(crate) const MAX_COW_SEGMENTS: usize = 256;
 
+/// Quarters of the journal in use at which a checkpoint is due.
+pub(crate) const CHECKPOINT_AT: u64 = 2;
+
 /// The limits of pending data.
 #[derive(Clone, Copy)]
 pub(crate) struct Limits {
@@ -20,6 +23,8 @@ pub(crate) struct Limits {
     pub(crate) destage_at: u64,
     /// Bytes in the journal and not destaged at which a commit destages them before it ends.
     pub(crate) max_to_destage: u64,
+    /// Quarters of the journal in use at which a commit makes a checkpoint before it ends.
+    pub(crate) max_quarters: u64,
     /// The most data blocks in one batch of newest versions, which takes one sync.
     pub(crate) commit_blocks: usize,
     /// The same for other batches, and for all in the full-medium state.
@@ -45,6 +50,8 @@ impl Limits {
             commit_at: if background { dirty / 2 } else { dirty / 4 },
             destage_at: to_destage,
             max_to_destage: if background { 2 * to_destage } else { to_destage },
+            // Enough is left for all that may be dirty.
+            max_quarters: if background { 3 } else { CHECKPOINT_AT },
             commit_blocks,
             batch_blocks,
             cow_segments: params.spare as usize / 4,

@@ -1,13 +1,13 @@
 //! The log: appends to the journal, and lists its blocks that are not yet destaged.
 //!
 //! Invariant: a block is in the list as long as the cache has a committed version of it that is in
-//! the journal. The journal is retired only when the list is empty, or up to a mark if the whole
-//! list was appended again behind it.
+//! the journal. The journal is retired only when the list is empty, or up to a mark: the list was
+//! empty there, or all of it was appended again behind it.
 
 use crate::address::{SegmentNo, SlotNo};
 use crate::caches::cache::{CommittedVersion, VersionNo, WriteCache};
 use crate::counters::{Count, Counters};
-use crate::journal::{Journal, JournalBatch};
+use crate::journal::{Journal, JournalBatch, JournalMark};
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Result};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -147,6 +147,21 @@ impl Log {
         Ok(())
     }
 
+    /// The present end of the journal.
+    pub(crate) fn mark(&self) -> JournalMark {
+        self.journal.mark()
+    }
+
+    /// Retires everything before a mark, unless that was done since. All of it must be durable in
+    /// its slots.
+    pub(crate) fn retire_before(&mut self, mark: JournalMark) -> Result<()> {
+        if !self.journal.is_retired(mark) {
+            self.journal.retire_before(mark)?;
+            self.note_retirement();
+        }
+        Ok(())
+    }
+
     fn note_retirement(&self) {
         self.counters.set(Count::JournalUsed, self.journal.used());
         self.counters.add(Count::Retirements, 1);
@@ -162,9 +177,10 @@ impl Log {
         self.journal.reserve()
     }
 
-    /// Whether more than half of the journal, not counting its reserve, is in use.
-    pub(crate) fn is_half_full(&self) -> bool {
-        self.journal.is_half_full()
+    /// Whether more than this number of quarters of the journal, not counting its reserve, is in
+    /// use.
+    pub(crate) fn is_filled(&self, quarters: u64) -> bool {
+        self.journal.is_filled(quarters)
     }
 
     /// Bytes of the journal in use.

@@ -5,9 +5,10 @@ mod fixture;
 use fixture::*;
 use lacuna_contracts::{BlockAddr, Disk, Error, Kind, Result, SEGMENT_BLOCKS};
 use lacuna_crypto::Cipher;
-use lacuna_medium::{Medium, MemoryMedium, WriteExtent};
+use lacuna_medium::{Medium, MemoryMedium, ReadExtent, WriteExtent};
 use lacuna_sealed::{OpenOptions, Params, SealedDisk};
 use lacuna_sim::{CrashMedium, InterceptedMedium, MediumInterceptor};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Barrier, Mutex};
 
 type Hook = Box<dyn FnOnce() + Send>;
@@ -299,4 +300,96 @@ fn overwrites_of_a_stream_survive_a_full_medium() {
     drop(disk);
     let disk = open(&medium.0.inner, &params, 3);
     assert_stamps(&disk, &expected, "after reopening");
+}
+
+/// A medium in memory with a second handle, which calls a hook before its next sync.
+struct TwoHandles {
+    memory: Arc<MemoryMedium>,
+    at_second_sync: Arc<Mutex<Option<Hook>>>,
+    is_second: bool,
+}
+
+impl Medium for TwoHandles {
+    fn len(&self) -> u64 {
+        self.memory.len()
+    }
+
+    fn reopened(&self) -> Result<Option<Arc<dyn Medium>>> {
+        let (memory, at_second_sync) = (self.memory.clone(), self.at_second_sync.clone());
+        Ok(Some(Arc::new(TwoHandles { memory, at_second_sync, is_second: true })))
+    }
+
+    fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
+        self.memory.read(batch)
+    }
+
+    fn read_discreetly(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
+        self.memory.read(batch)
+    }
+
+    fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
+        self.memory.write(batch)
+    }
+
+    fn sync(&self) -> Result<()> {
+        if self.is_second {
+            call(&self.at_second_sync);
+        }
+        self.memory.sync()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.memory.discard(offset, len)
+    }
+
+    fn set_len(&self, len: u64) -> Result<()> {
+        self.memory.set_len(len)
+    }
+}
+
+/// Writes and flushes small pieces of segment 0 under stamp 2 until more than half of the journal,
+/// not counting its reserve, is used.
+fn fill_half_of_journal(disk: &SealedDisk) {
+    let len = params().journal_len;
+    for piece in 0.. {
+        if status(disk, "journal_used") > (len - len / 8) / 2 {
+            return;
+        }
+        write(disk, 1 + piece % 100 * 8, 8, 2).unwrap();
+        disk.flush().unwrap();
+        assert!(piece < 10_000);
+    }
+}
+
+/// A flush is served while a checkpoint makes the slots durable. Its batch stays in the journal, and
+/// all before it is retired.
+#[test]
+fn a_flush_during_a_checkpoint_stays_in_the_journal() {
+    let memory = new_disk(&params());
+    let disk = open(&memory, &params(), 1);
+    write(&disk, 0, SEGMENT_BLOCKS, 1).unwrap();
+    disk.close().unwrap();
+    drop(disk);
+    let hook = Arc::<Mutex<Option<Hook>>>::default();
+    let medium = TwoHandles { memory: memory.clone(), at_second_sync: hook.clone(), is_second: false };
+    let options = OpenOptions { background: true, ..options(2) };
+    let disk = Arc::new(open_with(Arc::new(medium), &params(), options).unwrap());
+    let before = status(&disk, "journal_retirements");
+    let (called, was_called) = channel();
+    let other = Arc::downgrade(&disk);
+    *hook.lock().unwrap() = Some(Box::new(move || {
+        let disk = other.upgrade().expect("the disk is open until the checkpoint has ended");
+        write(&disk, 1000, 1, 3).unwrap();
+        disk.flush().unwrap();
+        called.send(status(&disk, "journal_retirements")).unwrap();
+    }));
+    fill_half_of_journal(&disk);
+    assert_eq!(was_called.recv().unwrap(), before);
+    while status(&disk, "journal_retirements") == before {
+        std::thread::yield_now();
+    }
+    drop(disk);
+    let disk = open(&memory, &params(), 3);
+    assert!(status(&disk, "batches_replayed") > 0);
+    assert_stamps(&disk, &[(0, 1), (1, 2), (800, 2), (1000, 3), (1001, 1)], "after reopening");
 }

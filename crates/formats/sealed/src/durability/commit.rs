@@ -7,10 +7,10 @@
 
 use crate::address::SegmentNo;
 use crate::durability::batch_builder::BatchBuilder;
-use crate::durability::destage::Destager;
+use crate::durability::destage::{BegunCheckpoint, Destager};
 use crate::health::Health;
 use crate::journal::JournalBatch;
-use crate::limits::Limits;
+use crate::limits::{CHECKPOINT_AT, Limits};
 use crate::log::Log;
 use crate::medium_full::{MediumFull, no_space_error};
 use crate::recovery::ReplayIndex;
@@ -223,12 +223,13 @@ impl Committer {
         matches!(cow_segment, Some(CowSegment::Stream(stream)) if stream.is_frozen())
     }
 
-    /// Destages blocks and retires the journal if that is due.
+    /// Destages blocks and retires the journal if that is due. If there is a thread for checkpoints,
+    /// it is woken before one has to be made here.
     pub(crate) fn maintain(&mut self) -> Result<()> {
         let (destager, log) = (&mut self.destager, &mut self.log);
         let result = if self.medium_full.is_full() {
             self.medium_full.maintain(destager, log)
-        } else if log.is_half_full() {
+        } else if log.is_filled(self.limits.max_quarters) {
             destager.checkpoint(log)
         } else if log.bytes_to_destage() > self.limits.max_to_destage {
             destager.destage(log)
@@ -238,7 +239,32 @@ impl Committer {
         if self.log.bytes_to_destage() > self.limits.destage_at && !self.medium_full.is_full() {
             self.health.signals().wake_worker();
         }
+        if self.log.is_filled(CHECKPOINT_AT) && !self.medium_full.is_full() {
+            self.health.signals().wake_checkpointer();
+        }
         self.tolerate_refusal(result)
+    }
+
+    /// Begins a checkpoint if one is due. The caller makes the slots durable without the commit lock
+    /// and calls [`Committer::end_checkpoint`]; commits go on meanwhile.
+    pub(crate) fn begin_checkpoint(&mut self) -> Result<Option<BegunCheckpoint>> {
+        self.health.check()?;
+        self.finish_recovery().map_err(|e| self.health.fail(e))?;
+        if self.medium_full.is_full() || !self.log.is_filled(CHECKPOINT_AT) {
+            return Ok(None);
+        }
+        match self.destager.begin_checkpoint(&mut self.log) {
+            Err(e) => self.tolerate_refusal(Err(e)).map(|()| None),
+            begun => begun,
+        }
+    }
+
+    /// Retires the part of the journal that a checkpoint made durable in its slots. `synced` is the
+    /// result of their sync.
+    pub(crate) fn end_checkpoint(&mut self, begun: &BegunCheckpoint, synced: Result<()>) -> Result<()> {
+        self.health.check()?;
+        let retired = synced.and_then(|()| self.log.retire_before(begun.mark()));
+        retired.map_err(|e| self.health.fail(e))
     }
 
     /// Blocks that the medium refuses, or that need a failed read, stay in the journal.

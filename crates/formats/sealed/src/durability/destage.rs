@@ -8,13 +8,33 @@ use crate::caches::cache::{CommittedVersion, WriteCache};
 use crate::counters::{Count, Counters};
 use crate::geometry::CHUNK_META;
 use crate::health::Health;
+use crate::journal::JournalMark;
 use crate::log::Log;
 use crate::segments::Segments;
 use crate::segments::remapper::Remapper;
 use crate::slot_store::SlotStore;
-use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Error, Result};
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Error, Kind, Result};
+use lacuna_medium::Medium;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+
+/// A checkpoint with everything destaged up to a mark of the journal, and not durable yet.
+pub(crate) struct BegunCheckpoint {
+    mark: JournalMark,
+    medium: Arc<dyn Medium>,
+}
+
+impl BegunCheckpoint {
+    /// Makes the slots durable, without the commit lock.
+    pub(crate) fn sync(&self) -> Result<()> {
+        self.medium.sync().map_err(|e| e.with_kind(Kind::Io))
+    }
+
+    /// The end of the journal when the checkpoint began.
+    pub(crate) fn mark(&self) -> JournalMark {
+        self.mark
+    }
+}
 
 /// Destages blocks. Used by the commit thread only.
 pub(crate) struct Destager {
@@ -24,6 +44,10 @@ pub(crate) struct Destager {
     store: Arc<SlotStore>,
     counters: Arc<Counters>,
     health: Arc<Health>,
+    /// A handle of its own for syncs beside commits. The system reports a failed write once to each
+    /// handle: through a common one, the sync of a checkpoint could take the report that a commit
+    /// needs.
+    second_handle: Option<Arc<dyn Medium>>,
 }
 
 impl Destager {
@@ -34,8 +58,9 @@ impl Destager {
         store: Arc<SlotStore>,
         counters: Arc<Counters>,
         health: Arc<Health>,
+        second_handle: Option<Arc<dyn Medium>>,
     ) -> Self {
-        Destager { remapper: mover, cache, segments, store, counters, health }
+        Destager { remapper: mover, cache, segments, store, counters, health, second_handle }
     }
 
     /// The mover of segments.
@@ -134,6 +159,19 @@ impl Destager {
         self.destage_all(log)?;
         self.remapper.make_durable()?;
         log.retire()
+    }
+
+    /// Begins a checkpoint: destages everything. `None` if entries of the map have to follow the
+    /// slots, or there is no second handle; then the whole checkpoint was made.
+    pub(crate) fn begin_checkpoint(&mut self, log: &mut Log) -> Result<Option<BegunCheckpoint>> {
+        self.health.check()?;
+        self.destage_all(log)?;
+        match &self.second_handle {
+            Some(medium) if !self.remapper.has_stale_entries() => {
+                Ok(Some(BegunCheckpoint { mark: log.mark(), medium: medium.clone() }))
+            }
+            _ => self.checkpoint(log).map(|()| None),
+        }
     }
 }
 

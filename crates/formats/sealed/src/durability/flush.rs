@@ -40,6 +40,14 @@ impl Flusher {
         self.committer().write_on_full_medium(first, data, put)
     }
 
+    /// Makes a checkpoint if one is due. The commit lock is free while the slots are synced.
+    pub(crate) fn checkpoint(&self) -> Result<()> {
+        let begun = self.committer().begin_checkpoint()?;
+        let Some(begun) = begun else { return Ok(()) };
+        let synced = begun.sync();
+        self.committer().end_checkpoint(&begun, synced)
+    }
+
     /// Makes everything acknowledged before the call durable.
     pub(crate) fn flush(&self) -> Result<()> {
         self.health.check()?;

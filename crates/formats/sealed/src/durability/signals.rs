@@ -1,4 +1,4 @@
-//! Wake-ups between the background commit thread and the writers that wait for it.
+//! Wake-ups between the background threads and the writers that wait for commits.
 //!
 //! Invariant: a request is noted under the lock before its condition variable is notified, so that
 //! no wake-up is lost.
@@ -11,6 +11,7 @@ use std::time::Duration;
 pub(crate) struct Signals {
     state: Mutex<SignalState>,
     worker: Condvar,
+    checkpointer: Condvar,
     writers: Condvar,
 }
 
@@ -18,6 +19,7 @@ pub(crate) struct Signals {
 struct SignalState {
     commit_wanted: bool,
     spare_wanted: bool,
+    checkpoint_wanted: bool,
     stopping: bool,
     /// Counts commits, so that a writer notices the end of its commit.
     commits: u64,
@@ -40,20 +42,39 @@ impl Signals {
         }
     }
 
+    /// Asks for a checkpoint.
+    pub(crate) fn wake_checkpointer(&self) {
+        let mut state = self.state.lock();
+        if !std::mem::replace(&mut state.checkpoint_wanted, true) {
+            self.checkpointer.notify_one();
+        }
+    }
+
+    /// Waits until a checkpoint is wanted. False if the thread has to end.
+    pub(crate) fn wait_for_checkpoint(&self) -> bool {
+        let mut state = self.state.lock();
+        while !state.checkpoint_wanted && !state.stopping {
+            self.checkpointer.wait(&mut state);
+        }
+        state.checkpoint_wanted = false;
+        !state.stopping
+    }
+
     /// Notes the end of a commit.
     pub(crate) fn wake_writers(&self) {
         self.state.lock().commits += 1;
         self.writers.notify_all();
     }
 
-    /// Ends the background thread.
+    /// Ends the background threads.
     pub(crate) fn stop(&self) {
         self.state.lock().stopping = true;
         self.worker.notify_one();
+        self.checkpointer.notify_one();
         self.writers.notify_all();
     }
 
-    /// Whether the background thread is ending or has ended.
+    /// Whether the background threads are ending or have ended.
     pub(crate) fn is_stopping(&self) -> bool {
         self.state.lock().stopping
     }

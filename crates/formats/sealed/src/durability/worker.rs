@@ -1,5 +1,5 @@
 //! Keeps pending writes within their limits: a background thread commits before writers have to
-//! wait, or the writers commit themselves if there is no such thread.
+//! wait, and another makes checkpoints beside it. Without these threads the writers do both.
 
 use crate::caches::cache::WriteCache;
 use crate::durability::commit::CommitScope;
@@ -30,13 +30,13 @@ pub(crate) struct CommitWorker {
     health: Arc<Health>,
     medium_full: Arc<MediumFull>,
     limits: Limits,
-    /// The thread; `None` if writers commit themselves, or after it ended.
-    thread: Mutex<Option<JoinHandle<()>>>,
+    /// The threads; none if writers commit themselves, or after they ended.
+    threads: Mutex<Vec<JoinHandle<()>>>,
     background: bool,
 }
 
 impl CommitWorker {
-    /// A worker without a thread, until [`CommitWorker::start`].
+    /// A worker without threads, until [`CommitWorker::start`].
     pub(crate) fn new(
         flusher: Arc<Flusher>,
         cache: Arc<WriteCache>,
@@ -53,19 +53,18 @@ impl CommitWorker {
             health,
             medium_full,
             limits,
-            thread: Mutex::default(),
+            threads: Mutex::default(),
             background,
         }
     }
 
-    /// Starts the thread, if the disk commits in the background.
+    /// Starts the threads, if the disk commits in the background.
     pub(crate) fn start(self: &Arc<Self>) -> Result<()> {
         if self.background {
-            let worker = self.clone();
-            let thread = std::thread::Builder::new().name("lacuna-commit".into()).spawn(move || worker.run());
-            let thread =
-                thread.map_err(|e| Error::io("cannot start the background thread of the disk", &e))?;
-            *self.thread.lock() = Some(thread);
+            let started = self
+                .spawn("lacuna-commit", Self::commit_when_due)
+                .and_then(|()| self.spawn("lacuna-retire", Self::make_checkpoints));
+            started.inspect_err(|_| self.stop())?;
             if self.flusher.committer().is_recovering() {
                 self.health.signals().wake_worker();
             }
@@ -73,10 +72,27 @@ impl CommitWorker {
         Ok(())
     }
 
-    /// Ends the thread.
+    fn spawn(self: &Arc<Self>, name: &str, work: fn(&CommitWorker)) -> Result<()> {
+        let worker = self.clone();
+        let thread = std::thread::Builder::new().name(name.into()).spawn(move || {
+            let _guard = OnPanic::new(|| {
+                worker.health.fail(panic_error());
+                worker.health.signals().stop();
+            });
+            work(&worker);
+        });
+        let thread = thread.map_err(|e| Error::io("cannot start a background thread of the disk", &e))?;
+        self.threads.lock().push(thread);
+        Ok(())
+    }
+
+    /// Ends the threads.
     pub(crate) fn stop(&self) {
-        if let Some(thread) = self.thread.lock().take() {
+        let threads = std::mem::take(&mut *self.threads.lock());
+        if !threads.is_empty() {
             self.health.signals().stop();
+        }
+        for thread in threads {
             // A panic there has already printed itself, and the owner closes the disk in any case.
             let _ = thread.join();
         }
@@ -129,11 +145,8 @@ impl CommitWorker {
         whole > self.limits.cow_segments || discards > MAX_PENDING_DISCARDS
     }
 
-    fn run(&self) {
-        let _guard = OnPanic::new(|| {
-            self.health.fail(panic_error());
-            self.health.signals().stop();
-        });
+    /// The work of the thread that commits.
+    fn commit_when_due(&self) {
         let (mut quiet_before, mut dirty_age) = (false, DirtyAge::default());
         while let Some(wish) = self.health.signals().next_request(IDLE_INTERVAL) {
             // Idle means two quiet intervals in a row, so that a pausing stream is not split.
@@ -148,6 +161,14 @@ impl CommitWorker {
             self.health.signals().wake_writers();
         }
         self.health.signals().wake_writers();
+    }
+
+    /// The work of the thread that makes checkpoints.
+    fn make_checkpoints(&self) {
+        while self.health.signals().wait_for_checkpoint() {
+            // The health keeps the error; writers and `close` report it.
+            let _kept = self.flusher.checkpoint();
+        }
     }
 }
 

@@ -198,6 +198,11 @@ impl Remapper {
         self.store.make_durable()
     }
 
+    /// Whether any entry of the map on the medium is outdated.
+    pub(crate) fn has_stale_entries(&self) -> bool {
+        !self.stale_entries.is_empty()
+    }
+
     /// Makes the contents of all slots durable, then the map.
     pub(crate) fn make_durable(&mut self) -> Result<()> {
         self.store.make_durable()?;
