@@ -11,6 +11,7 @@ use crate::file_open::{
 };
 use crate::path_only::path_only;
 use crate::runs::{are_adjacent, near_runs, places};
+use crate::write_back::start_write_back;
 use crate::{Medium, ReadExtent, WriteExtent};
 use lacuna_contracts::{Error, Kind, Result};
 use rustix::fs::{
@@ -417,6 +418,10 @@ impl Medium for FileMedium {
         let Some(len) = NonZeroU64::new(len) else { return };
         // A system that ignores the advice fetches the range when it is read.
         let _advised = fadvise(&self.file, offset, Some(len), ReadAdvice::WillNeed);
+    }
+
+    fn will_sync(&self, offset: u64, len: u64) {
+        start_write_back(&self.file, offset, len);
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {

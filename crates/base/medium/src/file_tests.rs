@@ -22,6 +22,22 @@ fn a_file_keeps_its_content_and_a_discard_punches_holes() {
 }
 
 #[test]
+fn a_range_that_is_written_back_early_keeps_its_content() {
+    let dir = tempfile::tempdir().unwrap();
+    let medium = FileMedium::create(&dir.path().join("m"), 1 << 20).unwrap();
+    let mut back = [0; 8192];
+    // The second range exceeds the end, and the third has no page.
+    for (byte, offset, len) in [(1, 4096, 8192), (2, 4096, 2 << 20), (3, 65536, 0)] {
+        medium.write_at(4096, &[byte; 8192]).unwrap();
+        medium.will_sync(offset, len);
+        medium.sync().unwrap();
+        medium.forget_cached().unwrap();
+        medium.read_at(4096, &mut back).unwrap();
+        assert_eq!(back, [byte; 8192]);
+    }
+}
+
+#[test]
 fn a_fully_allocated_file_stays_allocated() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("m");

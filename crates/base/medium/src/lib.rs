@@ -10,7 +10,8 @@
 //! - Reading a file does not change its access time, if the system permits.
 //! - A discreet read leaves nothing in the system's cache, if the system permits, and makes the
 //!   system write nothing.
-//! - `unsafe` is confined to two requests to block devices, and one about quotas.
+//! - `unsafe` is confined to two requests to block devices, one about quotas, and one to write
+//!   cached pages back.
 #![deny(unsafe_code)]
 
 mod block_device;
@@ -33,6 +34,7 @@ mod quota;
 mod runs;
 mod striped;
 mod unsynced;
+mod write_back;
 
 pub use disk_folder::{DiskFolder, LOCK as LOCK_FILE, forget_cached};
 pub use file::FileMedium;

@@ -78,6 +78,10 @@ pub trait Medium: Send + Sync {
     fn expect_random_reads(&self) {}
     /// Tells the medium that a range is read soon. It may start to fetch the range.
     fn will_read(&self, _offset: u64, _len: u64) {}
+    /// Tells the medium that a range is complete and is synced soon. It may start to write the
+    /// range back, so that the sync waits for less. Only that sync makes it durable and reports
+    /// failures.
+    fn will_sync(&self, _offset: u64, _len: u64) {}
     /// Tells the medium that discreet reads may follow ([`Medium::read_discreetly`]). It acquires
     /// the resources for them.
     ///

@@ -42,6 +42,8 @@ pub(crate) struct Access {
     sealer: Arc<Sealer>,
     health: Arc<Health>,
     streams: StreamDetector,
+    /// The most copy-on-write segments at which a whole one is written back before a commit.
+    write_back_at_most: usize,
 }
 
 /// The latest version of a block.
@@ -77,8 +79,10 @@ impl Access {
         store: Arc<SlotStore>,
         sealer: Arc<Sealer>,
         health: Arc<Health>,
+        write_back_at_most: usize,
     ) -> Self {
-        Access { blocks, cache, segments, store, sealer, health, streams: StreamDetector::default() }
+        let streams = StreamDetector::default();
+        Access { blocks, cache, segments, store, sealer, health, streams, write_back_at_most }
     }
 
     // --- reading ---
@@ -344,7 +348,8 @@ impl Access {
     fn write_stream(&self, stream: &Arc<Stream>, first: BlockAddr, data: &[u8]) -> Result<bool> {
         let count = (data.len() / BLOCK_SIZE) as u64;
         let to = stream.slot.at(first);
-        with_scratch(data.len() + self.sealer.meta_len(count), |scratch| {
+        let mut became_whole = false;
+        let taken: Result<bool> = with_scratch(data.len() + self.sealer.meta_len(count), |scratch| {
             let (sealed, meta) = scratch.split_at_mut(data.len());
             self.sealer.seal(first, data, sealed, meta);
             let _writing = self.segments.exclusive(first);
@@ -365,10 +370,27 @@ impl Access {
                 stream.uncover(to.index, count);
                 self.failed(e.context(format!("write of {count} blocks at block {}", first.0)))
             })?;
+            let was_whole = stream.is_whole();
             stream.cover(to.index, count, meta);
+            became_whole = !was_whole && stream.is_whole();
             self.drop_newest(first, count);
             Ok(true)
-        })
+        });
+        if became_whole {
+            self.write_back(stream.slot);
+        }
+        taken
+    }
+
+    /// Lets the medium write a whole copy-on-write segment back while the next one is encrypted,
+    /// not only when a commit syncs it.
+    ///
+    /// With too many of them, a commit is due or under way. Its sync would also wait for every
+    /// segment that is being written back behind it, for as long as a stream goes on.
+    fn write_back(&self, slot: SlotNo) {
+        if self.segments.count_cow_segments() <= self.write_back_at_most {
+            self.store.will_sync(slot);
+        }
     }
 
     /// A failure ends all writing; a refusal by the medium fails only the request.

@@ -231,6 +231,7 @@ impl SealedDisk {
             store.clone(),
             sealer,
             health.clone(),
+            limits.cow_segments,
         );
         Ok(SealedDisk {
             params: *params,

@@ -69,6 +69,11 @@ impl SlotStore {
         }
     }
 
+    /// Tells the medium that the blocks of a slot are complete and synced soon.
+    pub(crate) fn will_sync(&self, slot: SlotNo) {
+        self.medium.will_sync(self.data_at(slot.start()), SEGMENT_BLOCKS * BLOCK);
+    }
+
     /// Reads ciphertext and metadata of consecutive blocks of a slot.
     pub(crate) fn read(&self, at: SlotAddr, data: &mut [u8], meta: &mut [u8]) -> Result<()> {
         self.read_data(at, data)?;

@@ -32,6 +32,10 @@ macro_rules! delegate_rest {
             self.$inner.will_read(offset, len);
         }
 
+        fn will_sync(&self, offset: u64, len: u64) {
+            self.$inner.will_sync(offset, len);
+        }
+
         fn allocate(&self, offset: u64, len: u64) -> lacuna_contracts::Result<bool> {
             self.$inner.allocate(offset, len)
         }
@@ -63,6 +67,11 @@ pub trait MediumInterceptor: Send + Sync + 'static {
     /// Intercepts a sync.
     fn sync(&self) -> Result<()> {
         self.inner().sync()
+    }
+
+    /// Intercepts the notice that a range is synced soon.
+    fn will_sync(&self, offset: u64, len: u64) {
+        self.inner().will_sync(offset, len);
     }
 
     /// Intercepts a discard.
@@ -109,6 +118,10 @@ impl<A: MediumInterceptor> Medium for InterceptedMedium<A> {
 
     fn will_read(&self, offset: u64, len: u64) {
         self.0.inner().will_read(offset, len);
+    }
+
+    fn will_sync(&self, offset: u64, len: u64) {
+        self.0.will_sync(offset, len);
     }
 
     fn allocate(&self, offset: u64, len: u64) -> Result<bool> {
