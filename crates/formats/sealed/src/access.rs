@@ -6,6 +6,7 @@ use crate::caches::cache::{BlockContent, CachedVersion, CommittedVersion, WriteC
 use crate::caches::scratch::with_scratch;
 use crate::geometry::NO_META;
 use crate::health::Health;
+use crate::read_ahead::ReadAhead;
 use crate::sealer::Sealer;
 use crate::segments::cow_segment::{CowSegment, Stream};
 use crate::segments::stream::StreamDetector;
@@ -19,6 +20,11 @@ use std::sync::Arc;
 const STREAM_START: u64 = 4;
 /// The fewest blocks of a write within a stream that may open a copy-on-write segment: 64 KiB.
 const STREAM_MIDDLE: u64 = 16;
+/// The fewest blocks of a read that may be one of a stream: 64 KiB.
+const READ_STREAM_MIN: u64 = 16;
+/// The most blocks in one request to fetch: 1 MiB. Systems fetch only the beginning of a range that
+/// is longer than the largest request of the device.
+const FETCH_BLOCKS: u64 = 256;
 
 /// The writes that may open copy-on-write segments.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -42,6 +48,7 @@ pub(crate) struct Access {
     sealer: Arc<Sealer>,
     health: Arc<Health>,
     streams: StreamDetector,
+    read_ahead: ReadAhead,
     /// The most copy-on-write segments at which a whole one is written back before a commit.
     write_back_at_most: usize,
 }
@@ -81,8 +88,8 @@ impl Access {
         health: Arc<Health>,
         write_back_at_most: usize,
     ) -> Self {
-        let streams = StreamDetector::default();
-        Access { blocks, cache, segments, store, sealer, health, streams, write_back_at_most }
+        let (streams, read_ahead) = (StreamDetector::default(), ReadAhead::default());
+        Access { blocks, cache, segments, store, sealer, health, streams, read_ahead, write_back_at_most }
     }
 
     // --- reading ---
@@ -90,7 +97,7 @@ impl Access {
     /// Fills `buf` from the blocks starting at `first`.
     pub(crate) fn read(&self, first: BlockAddr, buf: &mut [u8]) -> Result<()> {
         let count = (buf.len() / BLOCK_SIZE) as u64;
-        if count >= CHUNK_BLOCKS {
+        if count >= READ_STREAM_MIN {
             self.prefetch(first, count);
         }
         let mut rest = buf;
@@ -102,12 +109,14 @@ impl Access {
         Ok(())
     }
 
-    /// Asks the medium to prefetch a long read at once rather than chunk by chunk, so that it works
-    /// while the first chunks are decrypted. The system's own read-ahead works only for sequential
-    /// readers, which threads that share a stream are not. Blocks that are in a copy-on-write
-    /// segment or in memory, or that move meanwhile, are fetched in vain.
+    /// Asks the medium to prefetch a long read at once rather than chunk by chunk, and to prefetch
+    /// ahead of a stream of reads, so that it works while earlier chunks are decrypted. The
+    /// system's own read-ahead works only for sequential readers, which threads that share a stream
+    /// are not. Blocks that are in a copy-on-write segment or in memory, or that move meanwhile,
+    /// are fetched in vain.
     fn prefetch(&self, first: BlockAddr, count: u64) {
-        for (at, count) in pieces(first, count, SEGMENT_BLOCKS) {
+        let fetch = self.read_ahead.note_read(first, count, self.blocks);
+        for (at, count) in pieces(BlockAddr(fetch.start), fetch.end - fetch.start, FETCH_BLOCKS) {
             if let Ok(Some(slot)) = self.segments.slot(SegmentNo::of(at)) {
                 self.store.will_read(slot.at(at), count);
             }

@@ -29,6 +29,7 @@
 //! BatchBuilder  batch_builder.rs  the encrypted batches of a commit
 //! Log           log.rs            the journal (journal.rs), and its blocks not yet destaged
 //! Access        access.rs         reads, writes, discards; does not call the parts of a commit
+//! ReadAhead     read_ahead.rs     streams of reads, and how far they were fetched
 //! Segments      segments.rs       where a segment is: map.rs, cow_segment.rs; locks (locks.rs)
 //! WriteCache    cache.rs          blocks acknowledged and not yet destaged
 //! SlotStore     slot_store.rs     slots with their metadata: meta_cache.rs
@@ -76,6 +77,7 @@ mod locks;
 mod log;
 mod map;
 mod medium_full;
+mod read_ahead;
 mod recovery;
 mod sealer;
 mod segments;

@@ -69,6 +69,11 @@ pub trait MediumInterceptor: Send + Sync + 'static {
         self.inner().sync()
     }
 
+    /// Intercepts the notice that a range is read soon.
+    fn will_read(&self, offset: u64, len: u64) {
+        self.inner().will_read(offset, len);
+    }
+
     /// Intercepts the notice that a range is synced soon.
     fn will_sync(&self, offset: u64, len: u64) {
         self.inner().will_sync(offset, len);
@@ -117,7 +122,7 @@ impl<A: MediumInterceptor> Medium for InterceptedMedium<A> {
     }
 
     fn will_read(&self, offset: u64, len: u64) {
-        self.0.inner().will_read(offset, len);
+        self.0.will_read(offset, len);
     }
 
     fn will_sync(&self, offset: u64, len: u64) {
