@@ -2,8 +2,8 @@
 #![allow(unsafe_code)]
 
 use rustix::io::Result;
-use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, Setter, Updater, ioctl, opcode};
-use std::ffi::{c_int, c_uint, c_void};
+use rustix::ioctl::{Getter, Ioctl, IoctlOutput, Opcode, Setter, Updater, ioctl, opcode};
+use std::ffi::{c_int, c_long, c_uint, c_void};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -20,19 +20,21 @@ const LOOP_SET_DIRECT_IO: Opcode = 0x4c08;
 const LOOP_CTL_GET_FREE: Opcode = 0x4c82;
 // From `linux/fs.h`.
 const BLKROSET: Opcode = opcode::none(0x12, 93);
+const BLKRASET: Opcode = opcode::none(0x12, 98);
+const BLKRAGET: Opcode = opcode::none(0x12, 99);
 const FITRIM: Opcode = opcode::read_write::<TrimRange>(b'X', 121);
 /// The first descriptor after standard input, output and error.
 const FIRST_DESCRIPTOR: c_uint = 3;
 
-/// A request to the loop driver: takes a number, and returns a number.
-struct LoopRequest {
+/// A request to the loop driver or a block device: takes a number, and returns a number.
+struct NumberRequest {
     code: Opcode,
     value: usize,
 }
 
-// SAFETY: each request of this file from `linux/loop.h` takes a number or nothing, and neither
-// reads nor writes memory of this process.
-unsafe impl Ioctl for LoopRequest {
+// SAFETY: the requests of this file from `linux/loop.h`, and BLKRASET, take a number or nothing.
+// They neither read nor write memory of this process.
+unsafe impl Ioctl for NumberRequest {
     type Output = c_int;
     const IS_MUTATING: bool = false;
 
@@ -49,32 +51,32 @@ unsafe impl Ioctl for LoopRequest {
     }
 }
 
-fn loop_ioctl(file: &File, code: Opcode, value: usize) -> Result<c_int> {
-    // SAFETY: see `LoopRequest`; a file of another kind refuses an unknown request.
-    unsafe { ioctl(file, LoopRequest { code, value }) }
+fn number_ioctl(file: &File, code: Opcode, value: usize) -> Result<c_int> {
+    // SAFETY: see `NumberRequest`; a file of another kind refuses an unknown request.
+    unsafe { ioctl(file, NumberRequest { code, value }) }
 }
 
 /// The number of a loop device without a file; the kernel creates one if there is none. `control`
 /// is `/dev/loop-control`.
 pub(crate) fn free_loop_device(control: &File) -> Result<c_int> {
-    loop_ioctl(control, LOOP_CTL_GET_FREE, 0)
+    number_ioctl(control, LOOP_CTL_GET_FREE, 0)
 }
 
 /// Attaches a loop device to `file`. It is read-only if either was opened read-only. Errors:
 /// [`BUSY`](rustix::io::Errno::BUSY) if it already has a file.
 pub(crate) fn set_backing_file(device: &File, file: &File) -> Result<()> {
-    loop_ioctl(device, LOOP_SET_FD, file.as_raw_fd() as usize).map(|_| ())
+    number_ioctl(device, LOOP_SET_FD, file.as_raw_fd() as usize).map(|_| ())
 }
 
 /// Detaches a loop device from its file; a device in use is detached when its last user closes it.
 pub(crate) fn clear_backing_file(device: &File) -> Result<()> {
-    loop_ioctl(device, LOOP_CLR_FD, 0).map(|_| ())
+    number_ioctl(device, LOOP_CLR_FD, 0).map(|_| ())
 }
 
 /// Enables direct I/O on a loop device. Errors: [`INVAL`](rustix::io::Errno::INVAL) if its file
 /// does not support it.
 pub(crate) fn set_direct_io(device: &File) -> Result<()> {
-    loop_ioctl(device, LOOP_SET_DIRECT_IO, 1).map(|_| ())
+    number_ioctl(device, LOOP_SET_DIRECT_IO, 1).map(|_| ())
 }
 
 /// Sets whether a block device refuses writes. This outlives the attachment of a loop device.
@@ -83,9 +85,21 @@ pub(crate) fn set_read_only(device: &File, read_only: bool) -> Result<()> {
     unsafe { ioctl(device, Setter::<BLKROSET, c_int>::new(c_int::from(read_only))) }
 }
 
+/// How far the kernel reads ahead on a block device, in units of 512 bytes.
+pub(crate) fn read_ahead(device: &File) -> Result<c_long> {
+    // SAFETY: the request writes one number of the type `long`, as the getter declares.
+    unsafe { ioctl(device, Getter::<BLKRAGET, c_long>::new()) }
+}
+
+/// Sets how far the kernel reads ahead on a block device, in units of 512 bytes. This outlives the
+/// attachment of a loop device.
+pub(crate) fn set_read_ahead(device: &File, sectors: c_long) -> Result<()> {
+    number_ioctl(device, BLKRASET, sectors as usize).map(|_| ())
+}
+
 /// Sets the length of a loop device to that of its file now.
 pub(crate) fn set_capacity(device: &File) -> Result<()> {
-    loop_ioctl(device, LOOP_SET_CAPACITY, 0).map(|_| ())
+    number_ioctl(device, LOOP_SET_CAPACITY, 0).map(|_| ())
 }
 
 /// From `linux/fs.h`: the byte range of a file system to trim, and the shortest free run to
