@@ -17,15 +17,15 @@ pub(crate) struct Signals {
 
 #[derive(Default)]
 struct SignalState {
-    commit_wanted: bool,
-    spare_wanted: bool,
+    wanted: WorkRequest,
     checkpoint_wanted: bool,
     stopping: bool,
     /// Counts commits, so that a writer notices the end of its commit.
     commits: u64,
 }
 
-/// The requests that woke the background thread.
+/// The requests that wake the thread that commits.
+#[derive(Default)]
 pub(crate) struct WorkRequest {
     /// A writer asked for a commit.
     pub(crate) commit: bool,
@@ -37,7 +37,7 @@ impl Signals {
     /// Asks the background thread for a commit.
     pub(crate) fn wake_worker(&self) {
         let mut state = self.state.lock();
-        if !std::mem::replace(&mut state.commit_wanted, true) {
+        if !std::mem::replace(&mut state.wanted.commit, true) {
             self.worker.notify_one();
         }
     }
@@ -83,8 +83,8 @@ impl Signals {
     pub(crate) fn wait_for_commit(&self, spare: bool) {
         let mut state = self.state.lock();
         let round = state.commits;
-        state.commit_wanted = true;
-        state.spare_wanted |= spare;
+        state.wanted.commit = true;
+        state.wanted.spare |= spare;
         self.worker.notify_one();
         while state.commits == round && !state.stopping {
             self.writers.wait(&mut state);
@@ -94,13 +94,10 @@ impl Signals {
     /// Waits for a request, at most for `idle`. `None` if the thread has to end.
     pub(crate) fn next_request(&self, idle: Duration) -> Option<WorkRequest> {
         let mut state = self.state.lock();
-        if !state.commit_wanted && !state.stopping {
+        if !state.wanted.commit && !state.stopping {
             self.worker.wait_for(&mut state, idle);
         }
-        if state.stopping {
-            return None;
-        }
-        let commit = std::mem::take(&mut state.commit_wanted);
-        Some(WorkRequest { commit, spare: std::mem::take(&mut state.spare_wanted) })
+        let wanted = std::mem::take(&mut state.wanted);
+        (!state.stopping).then_some(wanted)
     }
 }
