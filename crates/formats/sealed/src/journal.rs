@@ -231,12 +231,6 @@ impl Journal {
         Self::reserve_of(self.region + RETIRED_AREA) as usize
     }
 
-    /// Whether more than this number of quarters of the journal, not counting its reserve, is in
-    /// use.
-    pub(crate) fn is_filled(&self, quarters: u64) -> bool {
-        self.used > (self.region - self.reserve() as u64) * quarters / 4
-    }
-
     pub(crate) fn used(&self) -> u64 {
         self.used
     }

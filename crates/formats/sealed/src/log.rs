@@ -177,12 +177,6 @@ impl Log {
         self.journal.reserve()
     }
 
-    /// Whether more than this number of quarters of the journal, not counting its reserve, is in
-    /// use.
-    pub(crate) fn is_filled(&self, quarters: u64) -> bool {
-        self.journal.is_filled(quarters)
-    }
-
     /// Bytes of the journal in use.
     pub(crate) fn used(&self) -> u64 {
         self.journal.used()

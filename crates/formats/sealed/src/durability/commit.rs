@@ -10,7 +10,7 @@ use crate::durability::batch_builder::BatchBuilder;
 use crate::durability::destage::{BegunCheckpoint, Destager};
 use crate::health::Health;
 use crate::journal::JournalBatch;
-use crate::limits::{CHECKPOINT_AT, Limits};
+use crate::limits::Limits;
 use crate::log::Log;
 use crate::medium_full::{MediumFull, no_space_error};
 use crate::recovery::ReplayIndex;
@@ -229,7 +229,7 @@ impl Committer {
         let (destager, log) = (&mut self.destager, &mut self.log);
         let result = if self.medium_full.is_full() {
             self.medium_full.maintain(destager, log)
-        } else if log.is_filled(self.limits.max_quarters) {
+        } else if log.used() > self.limits.max_used {
             destager.checkpoint(log)
         } else if log.bytes_to_destage() > self.limits.max_to_destage {
             destager.destage(log)
@@ -239,7 +239,7 @@ impl Committer {
         if self.log.bytes_to_destage() > self.limits.destage_at && !self.medium_full.is_full() {
             self.health.signals().wake_worker();
         }
-        if self.log.is_filled(CHECKPOINT_AT) && !self.medium_full.is_full() {
+        if self.log.used() > self.limits.checkpoint_at && !self.medium_full.is_full() {
             self.health.signals().wake_checkpointer();
         }
         self.tolerate_refusal(result)
@@ -250,7 +250,7 @@ impl Committer {
     pub(crate) fn begin_checkpoint(&mut self) -> Result<Option<BegunCheckpoint>> {
         self.health.check()?;
         self.finish_recovery().map_err(|e| self.health.fail(e))?;
-        if self.medium_full.is_full() || !self.log.is_filled(CHECKPOINT_AT) {
+        if self.medium_full.is_full() || self.log.used() <= self.limits.checkpoint_at {
             return Ok(None);
         }
         match self.destager.begin_checkpoint(&mut self.log) {
