@@ -12,6 +12,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Barrier, Mutex};
 
 type Hook = Box<dyn FnOnce() + Send>;
+type SharedHook = Arc<Mutex<Option<Hook>>>;
 
 /// Calls a hook once, before the next write, sync or discard.
 struct HookedMedium {
@@ -305,8 +306,26 @@ fn overwrites_of_a_stream_survive_a_full_medium() {
 /// A medium in memory with a second handle, which calls a hook before its next sync.
 struct TwoHandles {
     memory: Arc<MemoryMedium>,
-    at_second_sync: Arc<Mutex<Option<Hook>>>,
+    at_second_sync: SharedHook,
+    /// Whether the syncs of the second handle fail.
+    second_fails: bool,
     is_second: bool,
+}
+
+impl TwoHandles {
+    /// Over a disk with segment 0 written under stamp 1, opened with its threads.
+    fn open(second_fails: bool) -> (Arc<MemoryMedium>, SharedHook, Arc<SealedDisk>) {
+        let memory = new_disk(&params());
+        let disk = open(&memory, &params(), 1);
+        write(&disk, 0, SEGMENT_BLOCKS, 1).unwrap();
+        disk.close().unwrap();
+        let at_second_sync = SharedHook::default();
+        let (below, hook) = (memory.clone(), at_second_sync.clone());
+        let medium = TwoHandles { memory: below, at_second_sync, second_fails, is_second: false };
+        let options = OpenOptions { background: true, ..options(2) };
+        let disk = open_with(Arc::new(medium), &params(), options).unwrap();
+        (memory, hook, Arc::new(disk))
+    }
 }
 
 impl Medium for TwoHandles {
@@ -316,7 +335,8 @@ impl Medium for TwoHandles {
 
     fn reopened(&self) -> Result<Option<Arc<dyn Medium>>> {
         let (memory, at_second_sync) = (self.memory.clone(), self.at_second_sync.clone());
-        Ok(Some(Arc::new(TwoHandles { memory, at_second_sync, is_second: true })))
+        let second_fails = self.second_fails;
+        Ok(Some(Arc::new(TwoHandles { memory, at_second_sync, second_fails, is_second: true })))
     }
 
     fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
@@ -334,6 +354,9 @@ impl Medium for TwoHandles {
     fn sync(&self) -> Result<()> {
         if self.is_second {
             call(&self.at_second_sync);
+            if self.second_fails {
+                return Err(Error::new(Kind::Io, "sync of the second handle"));
+            }
         }
         self.memory.sync()
     }
@@ -349,32 +372,25 @@ impl Medium for TwoHandles {
 
 /// Writes and flushes small pieces of segment 0 under stamp 2 until more than half of the journal,
 /// not counting its reserve, is used, or was used and is retired.
-fn fill_half_of_journal(disk: &SealedDisk) {
+fn fill_half_of_journal(disk: &SealedDisk) -> Result<()> {
     let (room, before) = (params().journal_len - 8192, status(disk, "journal_retirements"));
     for piece in 0.. {
         let is_half_full = status(disk, "journal_used") > (room - room / 8) / 2;
         if is_half_full || status(disk, "journal_retirements") > before {
-            return;
+            break;
         }
-        write(disk, 1 + piece % 100 * 8, 8, 2).unwrap();
-        disk.flush().unwrap();
+        write(disk, 1 + piece % 100 * 8, 8, 2)?;
+        disk.flush()?;
         assert!(piece < 10_000);
     }
+    Ok(())
 }
 
 /// A flush is served while a checkpoint makes the slots durable. Its batch stays in the journal, and
 /// all before it is retired.
 #[test]
 fn a_flush_during_a_checkpoint_stays_in_the_journal() {
-    let memory = new_disk(&params());
-    let disk = open(&memory, &params(), 1);
-    write(&disk, 0, SEGMENT_BLOCKS, 1).unwrap();
-    disk.close().unwrap();
-    drop(disk);
-    let hook = Arc::<Mutex<Option<Hook>>>::default();
-    let medium = TwoHandles { memory: memory.clone(), at_second_sync: hook.clone(), is_second: false };
-    let options = OpenOptions { background: true, ..options(2) };
-    let disk = Arc::new(open_with(Arc::new(medium), &params(), options).unwrap());
+    let (memory, hook, disk) = TwoHandles::open(false);
     let before = status(&disk, "journal_retirements");
     let (called, was_called) = channel();
     let other = Arc::downgrade(&disk);
@@ -384,7 +400,7 @@ fn a_flush_during_a_checkpoint_stays_in_the_journal() {
         disk.flush().unwrap();
         called.send(status(&disk, "journal_retirements")).unwrap();
     }));
-    fill_half_of_journal(&disk);
+    fill_half_of_journal(&disk).unwrap();
     assert_eq!(was_called.recv().unwrap(), before);
     while status(&disk, "journal_retirements") == before {
         std::thread::yield_now();
@@ -393,4 +409,22 @@ fn a_flush_during_a_checkpoint_stays_in_the_journal() {
     let disk = open(&memory, &params(), 3);
     assert!(status(&disk, "batches_replayed") > 0);
     assert_stamps(&disk, &[(0, 1), (1, 2), (400, 2), (1000, 3), (1001, 1)], "after reopening");
+}
+
+/// If the sync of a checkpoint fails, all writing ends, and the journal keeps what was flushed.
+#[test]
+fn a_failed_sync_of_a_checkpoint_ends_all_writing() {
+    let (memory, _, disk) = TwoHandles::open(true);
+    let before = status(&disk, "journal_retirements");
+    // The checkpoint may fail before the last flush.
+    let _filled = fill_half_of_journal(&disk);
+    while disk.flush().is_ok() {
+        std::thread::yield_now();
+    }
+    assert_eq!(write(&disk, 0, 1, 4).unwrap_err().kind(), Kind::FailStop);
+    assert!(disk.close().is_err());
+    assert_eq!(status(&disk, "journal_retirements"), before);
+    drop(disk);
+    let disk = open(&memory, &params(), 3);
+    assert_stamps(&disk, &[(0, 1), (1, 2), (400, 2), (1001, 1)], "after reopening");
 }
