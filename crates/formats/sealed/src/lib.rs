@@ -48,8 +48,8 @@
 //!    destaged), the slot's, zeros.
 //! 3. A slot is read, and a visible slot is written, only under the lock of its chunk of 64 blocks.
 //!    A thread holds one chunk lock at a time, or all of one segment's in ascending order. The
-//!    commit thread, which alone writes slots, reads them without locks. Invisible slots, and
-//!    blocks that a frozen copy-on-write segment does not cover, belong to the commit thread alone.
+//!    thread with the commit lock, which alone writes slots, reads them without locks. Invisible
+//!    slots, and blocks that a frozen copy-on-write segment does not cover, belong to it alone.
 //! 4. A ciphertext is made once per write under fresh randomness, which is hedged with the content,
 //!    and may then be copied as it is. No cipher binds the place on the medium; all bind the block
 //!    address.

@@ -8,7 +8,8 @@
 //! - No lock is held during medium accesses. A thread that loads a page or writes it back takes it
 //!   in hand, and other threads wait for this page; so a page is never read from the medium while a
 //!   later version is being written there.
-//! - Only the commit thread writes metadata; readers never make a page dirty or evict a dirty one.
+//! - Only the thread with the commit lock writes metadata; readers never make a page dirty or evict
+//!   a dirty one.
 
 use lacuna_contracts::{BoundedCache, Budget, Error, Result};
 use lacuna_medium::Medium;

@@ -13,7 +13,7 @@ use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Result};
 use lacuna_crypto::is_zero;
 use std::sync::Arc;
 
-/// Gathers batches. Used by the commit thread only.
+/// Gathers batches. Used under the commit lock only.
 pub(crate) struct BatchBuilder {
     cache: Arc<WriteCache>,
     segments: Arc<Segments>,

@@ -36,7 +36,7 @@ impl BegunCheckpoint {
     }
 }
 
-/// Destages blocks. Used by the commit thread only.
+/// Destages blocks. Used under the commit lock only.
 pub(crate) struct Destager {
     remapper: Remapper,
     cache: Arc<WriteCache>,

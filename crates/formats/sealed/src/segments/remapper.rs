@@ -18,7 +18,7 @@ use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Result, SEGMENT_BLOCKS};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Moves segments. Used by the commit thread only.
+/// Moves segments. Used under the commit lock only.
 pub(crate) struct Remapper {
     cache: Arc<WriteCache>,
     segments: Arc<Segments>,
