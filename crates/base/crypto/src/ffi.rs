@@ -6,7 +6,7 @@
 use aws_lc_sys as lc;
 use lacuna_contracts::Secret;
 use std::ptr::{self, NonNull};
-use zeroize::Zeroize;
+use zeroize::{Zeroize, optimization_barrier};
 
 /// Which way a block cipher mode runs.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -226,7 +226,8 @@ impl Drop for GcmContext {
     }
 }
 
-/// AES-256 on single blocks, for turning addresses into tweaks, with its key schedule.
+/// AES-256 with its key schedule: on single blocks, for turning addresses into tweaks, and as a key
+/// stream ([`crate::KeyStream`]).
 pub struct AesBlock(Box<lc::AES_KEY>);
 
 impl AesBlock {
@@ -236,18 +237,23 @@ impl AesBlock {
     }
 
     /// [`AesBlock::new`] for bytes that the caller wipes.
-    pub(crate) fn from_bytes(key: &[u8; 32]) -> Self {
-        let mut schedule = Box::new(lc::AES_KEY { rd_key: [0; 60], rounds: 0 });
+    pub fn from_bytes(key: &[u8; 32]) -> Self {
+        let mut block = AesBlock(Box::new(lc::AES_KEY { rd_key: [0; 60], rounds: 0 }));
+        block.set_key(key);
+        block
+    }
+
+    /// Sets up another key, which takes the memory of the one before it. The caller wipes `key`.
+    pub fn set_key(&mut self, key: &[u8; 32]) {
         // SAFETY: `key` has the 256 bits that are read, and the schedule is a live AES_KEY.
-        let set = unsafe { lc::AES_set_encrypt_key(key.as_ptr(), 256, &raw mut *schedule) };
+        let set = unsafe { lc::AES_set_encrypt_key(key.as_ptr(), 256, &raw mut *self.0) };
         assert_eq!(set, 0, "AES refused a 256-bit key");
-        AesBlock(schedule)
     }
 
     /// Encrypts one block.
     pub fn encrypt(&self, block: [u8; 16]) -> [u8; 16] {
         let mut out = [0u8; 16];
-        // SAFETY: both blocks have 16 bytes, and the schedule was set by `new`.
+        // SAFETY: both blocks have 16 bytes, and the schedule was set by `set_key`.
         unsafe { lc::AES_encrypt(block.as_ptr(), out.as_mut_ptr(), &raw const *self.0) }
         out
     }
@@ -268,7 +274,7 @@ impl AesBlock {
         let mut used = 0u32;
         let text = buf.as_mut_ptr();
         // SAFETY: `text` is valid for `buf.len()` bytes and may be both source and destination; the
-        // counter and the spare block have 16 bytes each; the schedule was set by `new`.
+        // counter and the spare block have 16 bytes each; the schedule was set by `set_key`.
         unsafe {
             lc::AES_ctr128_encrypt(
                 text,
@@ -286,7 +292,8 @@ impl AesBlock {
 
 impl Drop for AesBlock {
     fn drop(&mut self) {
-        self.0.rd_key.zeroize();
+        self.0.rd_key.fill(0);
+        optimization_barrier(&self.0.rd_key);
     }
 }
 
@@ -326,5 +333,12 @@ mod tests {
             let block = schedule.encrypt((start + i as u128).to_be_bytes());
             assert_eq!(part, &block[..part.len()]);
         }
+    }
+
+    #[test]
+    fn a_schedule_takes_another_key() {
+        let mut schedule = AesBlock::from_bytes(&[9; 32]);
+        schedule.set_key(&KEY);
+        assert_eq!(schedule.encrypt([1; 16]), AesBlock::from_bytes(&KEY).encrypt([1; 16]));
     }
 }

@@ -2,6 +2,7 @@
 //! associated data.
 
 use crate::ffi::GcmContext;
+use crate::key_stream::KeyStream;
 use crate::vector_gcm::{self, VectorGcm};
 use lacuna_contracts::{Error, Kind, Result, Secret};
 use std::fmt;
@@ -50,7 +51,7 @@ impl GcmKey {
     /// Encrypts `src` into `dst` (of the same length) and returns the tag over it and `aad`.
     pub fn seal(&self, nonce: &[u8; 12], aad: &[u8], src: &[u8], dst: &mut [u8]) -> [u8; 16] {
         #[cfg(feature = "witness")]
-        self.log_use(crate::nonce_log::NonceKind::Given, nonce, aad, src);
+        crate::nonce_log::record(crate::nonce_log::NonceKind::Given, || self.identity(), nonce, aad, src);
         self.run(nonce, aad, src, dst)
     }
 
@@ -62,33 +63,6 @@ impl GcmKey {
                 key.seal(nonce, aad, dst)
             }
         }
-    }
-
-    /// XORs the key stream of a nonce into `src` and writes the result to `dst` (of the same
-    /// length). A second call undoes the first.
-    pub(crate) fn xor_stream(&self, nonce: &[u8; 12], src: &[u8], dst: &mut [u8]) {
-        self.run(nonce, &[], src, dst);
-    }
-
-    /// [`GcmKey::xor_stream`] in place.
-    pub(crate) fn xor_stream_in_place(&self, nonce: &[u8; 12], buf: &mut [u8]) {
-        match &self.0 {
-            GcmEngine::Library(context) => context.seal_in_place(nonce, &[], buf),
-            GcmEngine::Vector(key) => key.seal(nonce, &[], buf),
-        };
-    }
-
-    /// Records the use, for tests that look for repeated nonces.
-    #[cfg(feature = "witness")]
-    pub(crate) fn log_use(
-        &self,
-        kind: crate::nonce_log::NonceKind,
-        nonce: &[u8; 12],
-        aad: &[u8],
-        src: &[u8],
-    ) {
-        let key = || self.run(&[0xff; 12], b"which key", &[], &mut []);
-        crate::nonce_log::record(kind, key, nonce, aad, src);
     }
 
     /// Decrypts `src` into `dst` (of the same length) if `tag` verifies; otherwise `dst` is zeroed.
@@ -123,6 +97,24 @@ impl GcmKey {
             GcmEngine::Vector(key) => key.open(nonce, aad, buf, tag),
         };
         good.then_some(()).ok_or(TagMismatch)
+    }
+}
+
+impl KeyStream for GcmKey {
+    fn xor(&self, nonce: &[u8; 12], src: &[u8], dst: &mut [u8]) {
+        self.run(nonce, &[], src, dst);
+    }
+
+    fn xor_in_place(&self, nonce: &[u8; 12], buf: &mut [u8]) {
+        match &self.0 {
+            GcmEngine::Library(context) => context.seal_in_place(nonce, &[], buf),
+            GcmEngine::Vector(key) => key.seal(nonce, &[], buf),
+        };
+    }
+
+    #[cfg(feature = "witness")]
+    fn identity(&self) -> [u8; 16] {
+        self.run(&[0xff; 12], b"which key", &[], &mut [])
     }
 }
 

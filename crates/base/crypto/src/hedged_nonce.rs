@@ -17,11 +17,11 @@
 
 use crate::constant_time_eq;
 use crate::ffi::AesBlock;
-use crate::gcm::{GcmKey, TagMismatch};
+use crate::gcm::TagMismatch;
 use crate::hctr2::HashKey;
 use crate::kdf::derive;
+use crate::key_stream::KeyStream;
 use lacuna_contracts::Secret;
-use std::sync::Arc;
 
 /// Bytes of the random value of a nonce.
 pub const HEDGED: usize = 16;
@@ -30,7 +30,7 @@ const MOST_BOUND: usize = 64;
 
 /// Makes nonces for one purpose, for any number of threads at once.
 pub struct HedgedNonce {
-    hash: Arc<HashKey>,
+    hash: HashKey,
     prf: AesBlock,
 }
 
@@ -41,7 +41,7 @@ impl HedgedNonce {
         let both: Secret<48> = derive(key, label, context);
         let (prf, hash) = both.expose().split_first_chunk::<32>().expect("48 bytes");
         HedgedNonce {
-            hash: Arc::new(HashKey::new(hash.first_chunk().expect("16 of 48 bytes"))),
+            hash: HashKey::new(hash.first_chunk().expect("16 of 48 bytes")),
             prf: AesBlock::from_bytes(prf),
         }
     }
@@ -53,15 +53,8 @@ impl HedgedNonce {
         if crate::nonce_log::is_unhedged() {
             return *random.first_chunk().expect("a part of a block");
         }
-        *self.full_nonce(random, bound, content).first_chunk().expect("a part of a block")
-    }
-
-    fn full_nonce(&self, random: &[u8; HEDGED], bound: &[u8], content: &[u8]) -> [u8; 16] {
-        assert!(bound.len() <= MOST_BOUND, "a place of {} bytes", bound.len());
-        let mut tweak = [0; HEDGED + MOST_BOUND];
-        tweak[..HEDGED].copy_from_slice(random);
-        tweak[HEDGED..HEDGED + bound.len()].copy_from_slice(bound);
-        self.prf.encrypt(self.hash.hash(&tweak[..HEDGED + bound.len()], content))
+        let whole = full_nonce(&self.hash, &self.prf, random, bound, content);
+        *whole.first_chunk().expect("a part of a block")
     }
 
     /// Hedges the first 16 bytes of a longer nonce or salt. The remaining bytes are bound
@@ -77,14 +70,54 @@ impl HedgedNonce {
     }
 }
 
-/// A hash shared by many [`SivKey`]s that encrypt one message each: setting up a hash takes longer
-/// than encrypting a message.
-pub struct SivHash(Arc<HashKey>);
+fn full_nonce(
+    hash: &HashKey,
+    prf: &AesBlock,
+    random: &[u8; HEDGED],
+    bound: &[u8],
+    content: &[u8],
+) -> [u8; 16] {
+    assert!(bound.len() <= MOST_BOUND, "a place of {} bytes", bound.len());
+    let mut tweak = [0; HEDGED + MOST_BOUND];
+    tweak[..HEDGED].copy_from_slice(random);
+    tweak[HEDGED..HEDGED + bound.len()].copy_from_slice(bound);
+    prf.encrypt(hash.hash(&tweak[..HEDGED + bound.len()], content))
+}
+
+/// [`SivKey`] for many keys that encrypt one message each, and share a hash: setting up a hash
+/// takes longer than encrypting a message. Each key makes the tag and the key stream. AES-256 of a
+/// secret hash equals a block of the key stream only with the probability of a guess.
+pub struct SivHash(HashKey);
 
 impl SivHash {
     /// Derives the key for the purpose named by `label`; see [`derive()`].
     pub fn derive(key: &Secret<32>, label: &str, context: &[u8]) -> SivHash {
-        SivHash(Arc::new(HashKey::new(derive::<16>(key, label, context).expose())))
+        SivHash(HashKey::new(derive::<16>(key, label, context).expose()))
+    }
+
+    /// [`SivKey::seal`] with `key` for both.
+    pub fn seal(
+        &self,
+        key: &AesBlock,
+        counter: &[u8; HEDGED],
+        bound: &[u8],
+        src: &[u8],
+        dst: &mut [u8],
+    ) -> [u8; 16] {
+        encrypt(key, synthetic_tag(&self.0, key, counter, bound, src), src, dst)
+    }
+
+    /// [`SivKey::open_in_place`] with `key` for both.
+    pub fn open_in_place(
+        &self,
+        key: &AesBlock,
+        counter: &[u8; HEDGED],
+        bound: &[u8],
+        buf: &mut [u8],
+        tag: &[u8; 16],
+    ) -> Result<(), TagMismatch> {
+        key.xor_in_place(nonce_of(tag), buf);
+        verify(&synthetic_tag(&self.0, key, counter, bound, buf), tag, buf)
     }
 }
 
@@ -100,79 +133,85 @@ impl SivKey {
         SivKey(HedgedNonce::derive(key, label, context))
     }
 
-    /// Uses `key`, which may also be the key of the cipher: AES-256 of a secret hash equals a block
-    /// of the key stream only with the probability of a guess.
-    pub fn under(hash: &SivHash, key: &[u8; 32]) -> SivKey {
-        SivKey(HedgedNonce { hash: Arc::clone(&hash.0), prf: AesBlock::from_bytes(key) })
-    }
-
     /// The tag of `content` at the place named by `counter` and `bound`: [`HedgedNonce::nonce`].
     pub fn tag(&self, counter: &[u8; HEDGED], bound: &[u8], content: &[u8]) -> [u8; 16] {
-        #[cfg(feature = "witness")]
-        if crate::nonce_log::is_unhedged() {
-            // The tag then depends on counter and place alone, like a nonce that is a counter.
-            return self.0.full_nonce(counter, bound, &[]);
-        }
-        self.0.full_nonce(counter, bound, content)
+        synthetic_tag(&self.0.hash, &self.0.prf, counter, bound, content)
     }
 
     /// Encrypts `src` into `dst` (of the same length) under `cipher`, and returns the tag. One
     /// `cipher` encrypts at most 2^32 messages.
     pub fn seal(
         &self,
-        cipher: &GcmKey,
+        cipher: &impl KeyStream,
         counter: &[u8; HEDGED],
         bound: &[u8],
         src: &[u8],
         dst: &mut [u8],
     ) -> [u8; 16] {
-        let tag = self.tag(counter, bound, src);
-        #[cfg(feature = "witness")]
-        cipher.log_use(crate::nonce_log::NonceKind::Synthetic, nonce_of(&tag), &[], src);
-        cipher.xor_stream(nonce_of(&tag), src, dst);
-        tag
+        encrypt(cipher, self.tag(counter, bound, src), src, dst)
     }
 
     /// Decrypts `src` into `dst` (of the same length) if `tag` verifies; otherwise `dst` is zeroed.
     pub fn open(
         &self,
-        cipher: &GcmKey,
+        cipher: &impl KeyStream,
         counter: &[u8; HEDGED],
         bound: &[u8],
         src: &[u8],
         tag: &[u8; 16],
         dst: &mut [u8],
     ) -> Result<(), TagMismatch> {
-        cipher.xor_stream(nonce_of(tag), src, dst);
-        self.verify(counter, bound, tag, dst)
+        cipher.xor(nonce_of(tag), src, dst);
+        verify(&self.tag(counter, bound, dst), tag, dst)
     }
 
     /// Decrypts `buf` in place if `tag` verifies; otherwise `buf` is zeroed.
     pub fn open_in_place(
         &self,
-        cipher: &GcmKey,
+        cipher: &impl KeyStream,
         counter: &[u8; HEDGED],
         bound: &[u8],
         buf: &mut [u8],
         tag: &[u8; 16],
     ) -> Result<(), TagMismatch> {
-        cipher.xor_stream_in_place(nonce_of(tag), buf);
-        self.verify(counter, bound, tag, buf)
+        cipher.xor_in_place(nonce_of(tag), buf);
+        verify(&self.tag(counter, bound, buf), tag, buf)
     }
+}
 
-    fn verify(
-        &self,
-        counter: &[u8; HEDGED],
-        bound: &[u8],
-        tag: &[u8; 16],
-        content: &mut [u8],
-    ) -> Result<(), TagMismatch> {
-        if constant_time_eq(&self.tag(counter, bound, content), tag) {
-            return Ok(());
-        }
-        content.fill(0);
-        Err(TagMismatch)
+fn synthetic_tag(
+    hash: &HashKey,
+    prf: &AesBlock,
+    counter: &[u8; HEDGED],
+    bound: &[u8],
+    content: &[u8],
+) -> [u8; 16] {
+    #[cfg(feature = "witness")]
+    if crate::nonce_log::is_unhedged() {
+        // The tag then depends on counter and place alone, like a nonce that is a counter.
+        return full_nonce(hash, prf, counter, bound, &[]);
     }
+    full_nonce(hash, prf, counter, bound, content)
+}
+
+/// Encrypts a message under the nonce in its tag, and returns the tag.
+fn encrypt(cipher: &impl KeyStream, tag: [u8; 16], src: &[u8], dst: &mut [u8]) -> [u8; 16] {
+    #[cfg(feature = "witness")]
+    let kind = crate::nonce_log::NonceKind::Synthetic;
+    #[cfg(feature = "witness")]
+    crate::nonce_log::record(kind, || cipher.identity(), nonce_of(&tag), &[], src);
+    cipher.xor(nonce_of(&tag), src, dst);
+    tag
+}
+
+/// Compares the tag of a decrypted message with the expected one. The message is zeroed if they
+/// differ.
+fn verify(found: &[u8; 16], tag: &[u8; 16], content: &mut [u8]) -> Result<(), TagMismatch> {
+    if constant_time_eq(found, tag) {
+        return Ok(());
+    }
+    content.fill(0);
+    Err(TagMismatch)
 }
 
 fn nonce_of(tag: &[u8; 16]) -> &[u8; 12] {
@@ -182,7 +221,7 @@ fn nonce_of(tag: &[u8; 16]) -> &[u8; 12] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{RandomSource, SeededRandom};
+    use crate::{GcmKey, RandomSource, SeededRandom};
     use aes::Aes256;
     use aes::cipher::{BlockCipherEncrypt, KeyInit};
     use std::collections::HashSet;
@@ -242,7 +281,7 @@ mod tests {
         let hedge = HedgedNonce::derive(&master(), "a test", b"context");
         let keys: Secret<48> = derive(&master(), "a test", b"context");
         let portable = HedgedNonce {
-            hash: Arc::new(HashKey::portable(keys.expose()[32..].try_into().unwrap())),
+            hash: HashKey::portable(keys.expose()[32..].try_into().unwrap()),
             prf: AesBlock::from_bytes(keys.expose().first_chunk().unwrap()),
         };
         let random = SeededRandom::new(1);
@@ -286,9 +325,26 @@ mod tests {
         assert_ne!(long[..16], hedge.hedge(other, b"place", &content)[..16]);
     }
 
+    /// A key of a shared hash gives the same bytes as tags and a key stream under that key.
+    #[test]
+    fn one_key_makes_tag_and_key_stream() {
+        let (key, plain) = (AesBlock::new(&master()), [3; 4096]);
+        let hash = HashKey::new(derive::<16>(&master(), "siv", b"").expose());
+        let siv = SivKey(HedgedNonce { hash, prf: AesBlock::new(&master()) });
+        let (mut expected, mut sealed) = ([0; 4096], [0; 4096]);
+        let tag = siv.seal(&GcmKey::new(&master()).unwrap(), &[1; 16], b"here", &plain, &mut expected);
+        let shared = SivHash::derive(&master(), "siv", b"");
+        assert_eq!(shared.seal(&key, &[1; 16], b"here", &plain, &mut sealed), tag);
+        assert_eq!(sealed, expected);
+        assert_eq!(shared.open_in_place(&key, &[1; 16], b"here", &mut sealed, &tag), Ok(()));
+        assert_eq!(sealed, plain);
+        assert_eq!(shared.open_in_place(&key, &[1; 16], b"hers", &mut expected, &tag), Err(TagMismatch));
+        assert_eq!(expected, [0; 4096]);
+    }
+
     #[test]
     fn a_siv_ciphertext_opens_only_at_its_place() {
-        let (siv, cipher) = (SivKey::derive(&master(), "siv", b""), GcmKey::new(&master()).unwrap());
+        let (siv, cipher) = (SivKey::derive(&master(), "siv", b""), AesBlock::new(&master()));
         for len in [0, 1, 15, 16, 17, 112, 4096] {
             let plain: Vec<u8> = (0..len).map(|i| (i * 7) as u8).collect();
             let (mut sealed, mut out) = (vec![0; len], vec![0; len]);

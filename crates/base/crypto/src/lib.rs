@@ -20,6 +20,7 @@ mod gcm;
 mod hctr2;
 mod hedged_nonce;
 mod kdf;
+mod key_stream;
 #[cfg(feature = "witness")]
 pub mod nonce_log;
 mod random;
@@ -40,6 +41,7 @@ pub use gcm::{GcmKey, TagMismatch};
 pub use hctr2::Hctr2Key;
 pub use hedged_nonce::{HEDGED, HedgedNonce, SivHash, SivKey};
 pub use kdf::{Argon2Cost, derive, derive_ciphers, derive_gcm, measure_cost, stretch};
+pub use key_stream::KeyStream;
 pub use random::{RandomSource, SeededRandom, SystemRandom, random_secret};
 pub use speed::cipher_speeds;
 pub use wrap::{keyed_hash, unwrap, wrap};

@@ -280,7 +280,7 @@ impl DiskParts {
         let layout = params.layout()?;
         let keys =
             Arc::new(KeyStorage::open(flash.clone(), layout, master, random.clone(), budget.share(1, 4))?);
-        let log = Arc::new(Log::new(flash.clone(), layout, master, random.clone(), budget.share(1, 4))?);
+        let log = Arc::new(Log::new(flash.clone(), layout, master, random.clone(), budget.share(1, 4)));
         let index = Arc::new(Index::new(log.clone(), &layout, budget.share(1, 4)));
         let log_writer = Arc::new(LogWriter::new(layout, log.clone(), index.clone(), keys.clone()));
         let checkpoints = Checkpoints::new(

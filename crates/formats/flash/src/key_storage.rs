@@ -20,7 +20,7 @@ pub(crate) mod purger;
 use crate::ids::{KeyBlock, KeyPosition};
 use crate::key_storage::assignment::{KeyAssignment, Lifetime};
 use crate::key_storage::key_state_map::{KeyCounts, KeyState, KeyStateMap};
-use crate::key_storage::node_key::{Ciphers, NodeKey};
+use crate::key_storage::node_key::{Ciphers, FetchedKeys, KEY_LEN};
 use crate::log::damaged;
 use crate::params::{Layout, SALT_LEN};
 use lacuna_contracts::{BoundedCache, Budget, Error, Kind, Result, Secret, SecretVec};
@@ -81,23 +81,6 @@ pub(crate) struct KeyCopy {
     pages: Vec<SecretVec>,
 }
 
-/// Keys that were fetched for immediate use. Zeroed on drop.
-pub(crate) struct FetchedKeys<'k> {
-    keys: Zeroizing<Vec<[u8; 32]>>,
-    hash: &'k SivHash,
-    shared_key: Option<&'k Ciphers>,
-}
-
-impl<'k> FetchedKeys<'k> {
-    /// The key at an index, ready for use.
-    pub(crate) fn key(&self, at: usize) -> Result<NodeKey<'k>> {
-        match self.shared_key {
-            Some(key) => Ok(NodeKey::Shared(key)),
-            None => Ciphers::new(self.hash, &self.keys[at]).map(NodeKey::Own),
-        }
-    }
-}
-
 /// The keys of a disk.
 pub(crate) struct KeyStorage {
     flash: Arc<dyn Flash>,
@@ -150,9 +133,8 @@ impl KeyStorage {
         let salts = HedgedNonce::derive(master, "flash key storage salt", b"");
         let hash = SivHash::derive(master, "flash node tags", b"");
         let without = layout.is_without_keys();
-        let of_disk = without
-            .then(|| Ciphers::derive(master, "flash without keys", "flash tags without keys"))
-            .transpose()?;
+        let of_disk =
+            without.then(|| Ciphers::derive(master, "flash without keys", "flash tags without keys"));
         Ok(KeyStorage {
             flash,
             layout,
@@ -338,49 +320,36 @@ impl KeyStorage {
         KeyCopy { block, pages: pages.map(|page| self.open_page(page.to_vec())).collect() }
     }
 
-    /// The key at this position in an old copy; `None` if it lies in another block.
-    pub(crate) fn cipher_in(&self, copy: &KeyCopy, key: KeyPosition) -> Result<Option<NodeKey<'_>>> {
+    /// Fetches the key at this position from an old copy; `None` if it lies in another block.
+    pub(crate) fn fetch_from(&self, copy: &KeyCopy, key: KeyPosition) -> Option<FetchedKeys<'_>> {
         if key.0 / self.layout.leb_keys != copy.block.0 {
-            return Ok(None);
+            return None;
         }
-        let page = copy.pages.get((key.0 % self.layout.leb_keys / self.layout.page_keys) as usize);
-        let place = self.place_in_page(key.0 % self.layout.page_keys);
-        let expand = |page: &SecretVec| {
-            let mut whole = Zeroizing::new(*self.tail.expose());
-            whole[..self.layout.key_len].copy_from_slice(&page.expose()[place]);
-            Ciphers::new(&self.hash, &whole).map(NodeKey::Own)
-        };
-        page.map(expand).transpose()
+        let page = copy.pages.get((key.0 % self.layout.leb_keys / self.layout.page_keys) as usize)?;
+        let mut fetched = self.room_for(1);
+        self.copy_keys(page, &[key], fetched.keys_mut());
+        Some(fetched)
     }
 
     // --- keys ---
 
     /// Fetches keys for immediate use.
     pub(crate) fn fetch(&self, keys: &[KeyPosition]) -> Result<FetchedKeys<'_>> {
-        let of_disk = self.shared_key.as_ref();
-        let mut fetched = FetchedKeys { keys: Zeroizing::new(vec![]), hash: &self.hash, shared_key: of_disk };
-        if of_disk.is_some() {
-            return Ok(fetched);
+        if self.shared_key.is_some() {
+            return Ok(self.room_for(0));
         }
         if let Some(key) = keys.iter().find(|key| key.0 / self.layout.leb_keys >= self.layout.keys.1) {
             return Err(unknown(*key));
         }
-        // It never grows after this, so no copy of a key stays behind in old memory.
-        fetched.keys.resize(keys.len(), *self.tail.expose());
+        let mut fetched = self.room_for(keys.len());
+        let mut rest = fetched.keys_mut();
         let page_of = |key: KeyPosition| key.0 / self.layout.page_keys;
-        let put = |content: &SecretVec, keys: &[KeyPosition], out: &mut [[u8; 32]]| {
-            for (key, out) in keys.iter().zip(out) {
-                let place = self.place_in_page(key.0 % self.layout.page_keys);
-                out[..self.layout.key_len].copy_from_slice(&content.expose()[place]);
-            }
-        };
-        let mut rest = &mut fetched.keys[..];
         let mut state = self.state.lock();
         for keys in keys.chunk_by(|a, b| page_of(*a) == page_of(*b)) {
             let page = page_of(keys[0]);
             let out = rest.split_off_mut(..keys.len()).expect("there is one for each key");
             if let Some(content) = state.cache.get(page) {
-                put(content, keys, out);
+                self.copy_keys(content, keys, out);
                 continue;
             }
             let block = (keys[0].0 / self.layout.leb_keys) as usize;
@@ -389,7 +358,7 @@ impl KeyStorage {
                 let memory = memory.unwrap_or_else(|| SecretVec::zeroed(self.layout.page as usize));
                 self.read_page_to(page, memory)
             })?;
-            put(&content, keys, out);
+            self.copy_keys(&content, keys, out);
             if state.renewals[block] == renewals {
                 state.cache.insert(page, content);
             }
@@ -398,9 +367,17 @@ impl KeyStorage {
         Ok(fetched)
     }
 
-    /// Fetches one key, ready for use.
-    pub(crate) fn cipher(&self, key: KeyPosition) -> Result<NodeKey<'_>> {
-        self.fetch(&[key])?.key(0)
+    fn room_for(&self, count: usize) -> FetchedKeys<'_> {
+        FetchedKeys::with_room(count, &self.hash, self.shared_key.as_ref())
+    }
+
+    /// Copies keys of a decrypted page, completed.
+    fn copy_keys(&self, page: &SecretVec, keys: &[KeyPosition], out: &mut [[u8; KEY_LEN]]) {
+        for (key, out) in keys.iter().zip(out) {
+            out.copy_from_slice(self.tail.expose());
+            let place = self.place_in_page(key.0 % self.layout.page_keys);
+            out[..self.layout.key_len].copy_from_slice(&page.expose()[place]);
+        }
     }
 
     fn forget_pages(&self, state: &mut KeyStorageState, block: KeyBlock) {

@@ -71,13 +71,13 @@ impl Log {
         master: &Secret<32>,
         random: Arc<dyn RandomSource>,
         budget: Budget,
-    ) -> Result<Log> {
+    ) -> Log {
         let headers = Mutex::new(BoundedCache::new((budget.get() / HEADER_COST).max(16) as usize));
         let state = LogState { table: LebTable::new(layout.log.1), at: None };
         let key = XaesKey::new(&derive(master, "flash log", b""));
         let nonces = HedgedNonce::derive(master, "flash log nonce", b"");
-        let index_key = Ciphers::derive(master, "flash index", "flash index tags")?;
-        Ok(Log {
+        let index_key = Ciphers::derive(master, "flash index", "flash index tags");
+        Log {
             flash,
             layout,
             key,
@@ -87,7 +87,7 @@ impl Log {
             state: Mutex::new(state),
             buffer: Mutex::default(),
             headers,
-        })
+        }
     }
 
     // --- writing, by one thread at a time ---

@@ -83,9 +83,9 @@ impl BlockReader {
             (first..).zip(out).try_for_each(|(block, out)| self.read_again(block, out))?;
             return Ok(count);
         };
-        let keys = self.keys.fetch(&keys)?;
+        let mut keys = self.keys.fetch(&keys)?;
         for (at, (entry, block)) in entries.iter().zip(out).enumerate() {
-            if !keys.key(at)?.open(entry, block) {
+            if !keys.key(at).open(entry, block) {
                 self.read_again(first + at as u32, block)?;
             }
         }
@@ -120,7 +120,7 @@ impl BlockReader {
             let entry = header.nodes().get(usize::from(place.ordinal));
             if let Some(entry) =
                 entry.filter(|entry| entry.target.block() == Some(block) && entry.key == place.key.0)
-                && self.keys.cipher(place.key)?.open(entry, out)
+                && self.keys.fetch(&[place.key])?.key(0).open(entry, out)
             {
                 return Ok(());
             }

@@ -193,9 +193,9 @@ impl Purger {
                         continue;
                     };
                     for copy in copies {
-                        let Some(cipher) = self.keys.cipher_in(copy, key)? else { continue };
+                        let Some(mut fetched) = self.keys.fetch_from(copy, key) else { continue };
                         self.log.read_nodes(group, ordinal, &mut node[..])?;
-                        if cipher.open(entry, &mut node[..]) {
+                        if fetched.key(0).open(entry, &mut node[..]) {
                             tainted.lebs.insert(leb);
                             if self
                                 .index

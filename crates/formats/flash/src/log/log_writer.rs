@@ -91,13 +91,13 @@ impl LogWriter {
         let blocks = &blocks[..keys.len()];
         let replaced = self.index.places(blocks.iter().map(|(block, _)| *block))?;
         self.index.pin_pages(blocks.iter().map(|(block, _)| *block))?;
-        let fetched = self.keys.fetch(keys)?;
+        let mut fetched = self.keys.fetch(keys)?;
         let (mut bytes, header) = self.log.group_buffer(blocks.len());
         let nodes = bytes[header..].chunks_exact_mut(BLOCK_SIZE);
         let mut entries = Vec::with_capacity(blocks.len());
         let sequences = self.first_sequence()..;
         for (at, (((block, plain), out), sequence)) in blocks.iter().zip(nodes).zip(sequences).enumerate() {
-            let entry = fetched.key(at)?.seal(*block, keys[at], sequence, plain.bytes(), out);
+            let entry = fetched.key(at).seal(*block, keys[at], sequence, plain.bytes(), out);
             entries.push(NodeEntry { replaced: replaced[at], ..entry });
         }
         self.log.append(GroupContent::Nodes(entries), bytes)

@@ -90,9 +90,9 @@ impl UnerasableCopies {
                 let first = (unit as usize + 1) * unit_len + ordinal * BLOCK_SIZE;
                 let Some(bytes) = content.get(first..first + BLOCK_SIZE) else { continue };
                 for copy in keys {
-                    let Some(cipher) = self.keys.cipher_in(copy, key)? else { continue };
+                    let Some(mut fetched) = self.keys.fetch_from(copy, key) else { continue };
                     node.copy_from_slice(bytes);
-                    if cipher.open(entry, &mut node) {
+                    if fetched.key(0).open(entry, &mut node) {
                         exposed.insert(block);
                     }
                 }

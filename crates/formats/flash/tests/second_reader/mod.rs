@@ -12,7 +12,7 @@ use params::ParsedAreas;
 pub(crate) use params::ParsedParams;
 
 use lacuna_contracts::Secret;
-use lacuna_crypto::{GcmKey, SivHash, SivKey, XaesKey, XtsKey, derive};
+use lacuna_crypto::{AesBlock, GcmKey, SivHash, SivKey, XaesKey, XtsKey, derive};
 use lacuna_testkit::format_page::{Fields, FormatPage, number};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -429,10 +429,10 @@ impl SecondReader {
         let fields = self.doc.fields("Entry of a node");
         assert_eq!([fields.number(&entry, "target"), fields.number(&entry, "key")], [block, place.key]);
         let key = self.key(place.key);
-        let (key, tags) = (GcmKey::new(&key).unwrap(), SivKey::under(&self.keys.tags, key.expose()));
         let data = associated(0, block, fields.get(&entry, "sequence"));
         let tag = fields.get(&entry, "tag").try_into().unwrap();
-        tags.open_in_place(&key, &[0; 16], &data, &mut node, tag).expect("a block");
+        let opened = self.keys.tags.open_in_place(&AesBlock::new(&key), &[0; 16], &data, &mut node, tag);
+        opened.expect("a block");
         Some(node)
     }
 }
