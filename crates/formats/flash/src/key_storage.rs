@@ -6,8 +6,8 @@
 //!    were replaced by the last purge, or by a renewal since. So an adversary that read the medium
 //!    in an earlier epoch lacks the keys of later writes.
 //! 2. A used key keeps its position, whatever happens to its block.
-//! 3. After a renewal, memory holds only the new keys of the block: its pages leave the cache,
-//!    zeroed.
+//! 3. After a renewal, memory holds only the new keys of the block: its cached pages have them. If
+//!    the renewal failed, its pages leave the cache, zeroed.
 //! 4. On the medium, each page of keys is encrypted under a key derived from the master key, with a
 //!    salt of its own.
 
@@ -23,13 +23,12 @@ use crate::key_storage::key_state_map::{KeyCounts, KeyState, KeyStateMap};
 use crate::key_storage::node_key::{Ciphers, FetchedKeys, KEY_LEN};
 use crate::log::damaged;
 use crate::params::{Layout, SALT_LEN};
-use lacuna_contracts::{BoundedCache, Budget, Error, Kind, Result, Secret, SecretVec};
+use lacuna_contracts::{BoundedCache, Budget, Error, Kind, Result, Secret, SecretVec, WipeOnDrop, wipe};
 use lacuna_crypto::{HedgedNonce, RandomSource, SivHash, XtsKey, derive};
 use lacuna_nand::Flash;
 use parking_lot::{Mutex, MutexGuard};
 use rustc_hash::FxBuildHasher;
 use std::sync::Arc;
-use zeroize::{Zeroize, Zeroizing};
 
 /// Bytes that a cached page takes beside its keys: it has memory of its own, a whole page of the
 /// system.
@@ -107,8 +106,9 @@ impl KeyStorage {
         random: Arc<dyn RandomSource>,
     ) -> Result<()> {
         let keys = KeyStorage::open(flash, layout, master, random, Budget::bytes(0))?;
-        (0..layout.keys.1).try_for_each(|block| {
-            keys.write_block(KeyBlock(block), &keys.state.lock().map.bits(KeyBlock(block)))
+        (0..layout.keys.1).map(KeyBlock).try_for_each(|block| {
+            let used = keys.state.lock().map.bits(block);
+            keys.write_block(block, &used).map(drop)
         })
     }
 
@@ -268,12 +268,15 @@ impl KeyStorage {
         // States do not change meanwhile: the caller holds the writer's lock.
         let used = self.state.lock().map.bits(block);
         let written = self.write_block(block, &used);
-        // Also on error: the keys may have been replaced all the same, and then no old key may be
-        // taken from memory.
         let mut state = self.state.lock();
         state.renewals[block.0 as usize] += 1;
-        self.forget_pages(&mut state, block);
-        written
+        let written = written
+            .inspect(|content| self.renew_pages(&mut state, block, content))
+            // The keys may have been replaced all the same, and then no old key may be taken from
+            // memory.
+            .inspect_err(|_| self.forget_pages(&mut state, block));
+        drop(state);
+        written.map(drop)
     }
 
     /// Notes that blocks were renewed and that the log records it: their deleted keys are unused
@@ -380,11 +383,21 @@ impl KeyStorage {
         }
     }
 
+    /// Gives the cached pages of a block their new keys.
+    fn renew_pages(&self, state: &mut KeyStorageState, block: KeyBlock, content: &[u8]) {
+        let pages = content.chunks_exact(self.layout.page as usize);
+        for (page, new) in (block.0 * self.block_pages()..).zip(pages) {
+            if let Some(cached) = state.cache.get(page) {
+                cached.expose_mut().copy_from_slice(new);
+            }
+        }
+    }
+
     fn forget_pages(&self, state: &mut KeyStorageState, block: KeyBlock) {
         let pages = self.block_pages();
         for page in block.0 * pages..(block.0 + 1) * pages {
             if let Some(mut memory) = state.cache.remove(page) {
-                memory.expose_mut().zeroize();
+                wipe(memory.expose_mut());
                 state.zeroed.push(memory);
             }
         }
@@ -399,6 +412,15 @@ impl KeyStorage {
     /// Pages of a block.
     fn block_pages(&self) -> u32 {
         self.layout.leb_len / self.layout.page
+    }
+
+    /// Copies a cached page into secret memory of the same length, or reads it.
+    fn copy_page_to(&self, number: u32, mut memory: SecretVec) -> Result<SecretVec> {
+        if let Some(cached) = self.state.lock().cache.peek(number) {
+            memory.expose_mut().copy_from_slice(cached.expose());
+            return Ok(memory);
+        }
+        self.read_page_to(number, memory)
     }
 
     /// Reads a page into secret memory of the same length.
@@ -423,38 +445,44 @@ impl KeyStorage {
 
     fn decrypt_page(&self, bytes: &mut [u8]) {
         let (salt, keys) = bytes.split_first_chunk_mut::<SALT_LEN>().expect("a page is longer");
-        let len = keys.len() / 16 * 16;
-        self.page_key.session().decrypt_in_place(salt, &mut keys[..len]);
+        self.page_key.session().decrypt_in_place(salt, keys);
     }
 
-    /// Writes a block with new keys, except the keys with a bit set in `used`.
-    fn write_block(&self, block: KeyBlock, used: &[u8]) -> Result<()> {
+    /// Writes a block with new keys, except the keys with a bit set in `used`. Returns its pages,
+    /// decrypted.
+    fn write_block(&self, block: KeyBlock, used: &[u8]) -> Result<WipeOnDrop<Vec<u8>>> {
         let pages = self.block_pages();
         let page_len = self.layout.page as usize;
-        let mut content = Zeroizing::new(vec![0; self.layout.leb_len as usize]);
+        let mut content = WipeOnDrop::new(vec![0u8; self.layout.leb_len as usize]);
         self.random.fill(&mut content);
+        let mut sealed = vec![0u8; content.len()];
         let mut old = SecretVec::zeroed(page_len);
-        let mut plain = Zeroizing::new(vec![0; page_len - SALT_LEN]);
+        let mut kept = Vec::with_capacity(self.layout.page_keys as usize);
         let mut session = self.page_key.session();
-        for (page, bytes) in (0..pages).zip(content.chunks_exact_mut(page_len)) {
+        let both = content.chunks_exact_mut(page_len).zip(sealed.chunks_exact_mut(page_len));
+        for (page, (plain, sealed)) in (0..pages).zip(both) {
+            let number = block.0 * pages + page;
             let first = (page * self.layout.page_keys) as usize;
             let is_used =
                 |at: &u32| used[(first + *at as usize) / 8] >> ((first + *at as usize) % 8) & 1 == 1;
-            let kept: Vec<u32> = (0..self.layout.page_keys).filter(is_used).collect();
+            kept.clear();
+            kept.extend((0..self.layout.page_keys).filter(is_used));
             if !kept.is_empty() {
-                old = self.read_page_to(block.0 * pages + page, old)?;
-                for at in kept {
-                    let place = self.place_in_page(at);
-                    bytes[place.clone()].copy_from_slice(&old.expose()[place]);
+                old = self.copy_page_to(number, old)?;
+                for run in kept.chunk_by(|a, b| a + 1 == *b) {
+                    let last = self.place_in_page(run[run.len() - 1]);
+                    let keys = self.place_in_page(run[0]).start..last.end;
+                    plain[keys.clone()].copy_from_slice(&old.expose()[keys]);
                 }
             }
-            let (salt, keys) = bytes.split_first_chunk_mut::<SALT_LEN>().expect("a page is longer");
-            let len = keys.len() / 16 * 16;
-            plain[..len].copy_from_slice(&keys[..len]);
-            *salt = self.salts.nonce(salt, &(block.0 * pages + page).to_le_bytes(), &plain[..len]);
-            session.encrypt(salt, &plain[..len], &mut keys[..len]);
+            let (salt, keys) = plain.split_first_chunk_mut::<SALT_LEN>().expect("a page is longer");
+            let (sealed_salt, sealed_keys) = sealed.split_at_mut(SALT_LEN);
+            *salt = self.salts.nonce(salt, &number.to_le_bytes(), keys);
+            sealed_salt.copy_from_slice(salt);
+            session.encrypt(salt, keys, sealed_keys);
         }
-        self.flash.change(self.layout.leb_of_keys(block), &content)
+        self.flash.change(self.layout.leb_of_keys(block), &sealed)?;
+        Ok(content)
     }
 }
 
