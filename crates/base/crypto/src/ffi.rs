@@ -105,50 +105,28 @@ impl GcmContext {
 
     pub(crate) fn seal(&self, nonce: &[u8; 12], aad: &[u8], src: &[u8], dst: &mut [u8]) -> [u8; 16] {
         assert_eq!(src.len(), dst.len(), "GCM source and destination differ in length");
-        // SAFETY: both slices are valid for `src.len()` bytes and, being borrowed apart, do not
-        // overlap.
-        unsafe { self.seal_raw(nonce, aad, src.as_ptr(), dst.as_mut_ptr(), src.len()) }
-    }
-
-    pub(crate) fn seal_in_place(&self, nonce: &[u8; 12], aad: &[u8], buf: &mut [u8]) -> [u8; 16] {
-        let text = buf.as_mut_ptr();
-        // SAFETY: `text` is valid for `buf.len()` bytes; aws-lc allows source and destination to be
-        // equal.
-        unsafe { self.seal_raw(nonce, aad, text, text, buf.len()) }
-    }
-
-    /// # Safety
-    /// `src` and `dst` are valid for `len` bytes, and either equal or disjoint.
-    unsafe fn seal_raw(
-        &self,
-        nonce: &[u8; 12],
-        aad: &[u8],
-        src: *const u8,
-        dst: *mut u8,
-        len: usize,
-    ) -> [u8; 16] {
         let mut tag = [0u8; 16];
         let mut tag_len = 0usize;
-        // SAFETY: the context is live; nonce, tag and aad are valid for the given lengths; the
-        // caller vouches for `src` and `dst`, and the tag does not overlap them.
+        // SAFETY: the context is live; nonce, tag, aad, source and destination are valid for the
+        // given lengths and, being borrowed apart, do not overlap where they are written.
         let done = unsafe {
             lc::EVP_AEAD_CTX_seal_scatter(
                 self.0.as_ptr(),
-                dst,
+                dst.as_mut_ptr(),
                 tag.as_mut_ptr(),
                 &raw mut tag_len,
                 tag.len(),
                 nonce.as_ptr(),
                 nonce.len(),
-                src,
-                len,
+                src.as_ptr(),
+                src.len(),
                 ptr::null(),
                 0,
                 aad.as_ptr(),
                 aad.len(),
             )
         };
-        assert!(done == 1 && tag_len == 16, "AES-GCM refused a message of {len} bytes");
+        assert!(done == 1 && tag_len == 16, "AES-GCM refused a message of {} bytes", src.len());
         tag
     }
 
@@ -227,7 +205,7 @@ impl Drop for GcmContext {
 }
 
 /// AES-256 with its key schedule: on single blocks, for turning addresses into tweaks, and as a key
-/// stream ([`crate::KeyStream`]).
+/// stream of messages with synthetic tags ([`crate::SivKey`]).
 pub struct AesBlock(Box<lc::AES_KEY>);
 
 impl AesBlock {

@@ -2,7 +2,6 @@
 //! associated data.
 
 use crate::ffi::GcmContext;
-use crate::key_stream::KeyStream;
 use crate::vector_gcm::{self, VectorGcm};
 use lacuna_contracts::{Error, Kind, Result, Secret};
 use std::fmt;
@@ -51,7 +50,7 @@ impl GcmKey {
     /// Encrypts `src` into `dst` (of the same length) and returns the tag over it and `aad`.
     pub fn seal(&self, nonce: &[u8; 12], aad: &[u8], src: &[u8], dst: &mut [u8]) -> [u8; 16] {
         #[cfg(feature = "witness")]
-        crate::nonce_log::record(crate::nonce_log::NonceKind::Given, || self.identity(), nonce, aad, src);
+        self.log_use(nonce, aad, src);
         self.run(nonce, aad, src, dst)
     }
 
@@ -63,6 +62,13 @@ impl GcmKey {
                 key.seal(nonce, aad, dst)
             }
         }
+    }
+
+    /// Records the use, for tests that look for repeated nonces.
+    #[cfg(feature = "witness")]
+    fn log_use(&self, nonce: &[u8; 12], aad: &[u8], src: &[u8]) {
+        let key = || self.run(&[0xff; 12], b"which key", &[], &mut []);
+        crate::nonce_log::record(crate::nonce_log::NonceKind::Given, key, nonce, aad, src);
     }
 
     /// Decrypts `src` into `dst` (of the same length) if `tag` verifies; otherwise `dst` is zeroed.
@@ -97,24 +103,6 @@ impl GcmKey {
             GcmEngine::Vector(key) => key.open(nonce, aad, buf, tag),
         };
         good.then_some(()).ok_or(TagMismatch)
-    }
-}
-
-impl KeyStream for GcmKey {
-    fn xor(&self, nonce: &[u8; 12], src: &[u8], dst: &mut [u8]) {
-        self.run(nonce, &[], src, dst);
-    }
-
-    fn xor_in_place(&self, nonce: &[u8; 12], buf: &mut [u8]) {
-        match &self.0 {
-            GcmEngine::Library(context) => context.seal_in_place(nonce, &[], buf),
-            GcmEngine::Vector(key) => key.seal(nonce, &[], buf),
-        };
-    }
-
-    #[cfg(feature = "witness")]
-    fn identity(&self) -> [u8; 16] {
-        self.run(&[0xff; 12], b"which key", &[], &mut [])
     }
 }
 

@@ -20,7 +20,6 @@ use crate::ffi::AesBlock;
 use crate::gcm::TagMismatch;
 use crate::hctr2::HashKey;
 use crate::kdf::derive;
-use crate::key_stream::KeyStream;
 use lacuna_contracts::Secret;
 
 /// Bytes of the random value of a nonce.
@@ -116,13 +115,13 @@ impl SivHash {
         buf: &mut [u8],
         tag: &[u8; 16],
     ) -> Result<(), TagMismatch> {
-        key.xor_in_place(nonce_of(tag), buf);
+        key.xor_message_in_place(nonce_of(tag), buf);
         verify(&synthetic_tag(&self.0, key, counter, bound, buf), tag, buf)
     }
 }
 
 /// Deterministic authenticated encryption. The tag is a pseudorandom function of place and content;
-/// its first 12 bytes are the nonce for AES-256-GCM, without GCM's own tag. No nonce can repeat by
+/// its first 12 bytes are the nonce for the key stream of AES-256-GCM. No nonce can repeat by
 /// mistake: the same content at the same place gives the same bytes, and an adversary learns only
 /// that.
 pub struct SivKey(HedgedNonce);
@@ -142,7 +141,7 @@ impl SivKey {
     /// `cipher` encrypts at most 2^32 messages.
     pub fn seal(
         &self,
-        cipher: &impl KeyStream,
+        cipher: &AesBlock,
         counter: &[u8; HEDGED],
         bound: &[u8],
         src: &[u8],
@@ -154,27 +153,27 @@ impl SivKey {
     /// Decrypts `src` into `dst` (of the same length) if `tag` verifies; otherwise `dst` is zeroed.
     pub fn open(
         &self,
-        cipher: &impl KeyStream,
+        cipher: &AesBlock,
         counter: &[u8; HEDGED],
         bound: &[u8],
         src: &[u8],
         tag: &[u8; 16],
         dst: &mut [u8],
     ) -> Result<(), TagMismatch> {
-        cipher.xor(nonce_of(tag), src, dst);
+        cipher.xor_message(nonce_of(tag), src, dst);
         verify(&self.tag(counter, bound, dst), tag, dst)
     }
 
     /// Decrypts `buf` in place if `tag` verifies; otherwise `buf` is zeroed.
     pub fn open_in_place(
         &self,
-        cipher: &impl KeyStream,
+        cipher: &AesBlock,
         counter: &[u8; HEDGED],
         bound: &[u8],
         buf: &mut [u8],
         tag: &[u8; 16],
     ) -> Result<(), TagMismatch> {
-        cipher.xor_in_place(nonce_of(tag), buf);
+        cipher.xor_message_in_place(nonce_of(tag), buf);
         verify(&self.tag(counter, bound, buf), tag, buf)
     }
 }
@@ -195,12 +194,10 @@ fn synthetic_tag(
 }
 
 /// Encrypts a message under the nonce in its tag, and returns the tag.
-fn encrypt(cipher: &impl KeyStream, tag: [u8; 16], src: &[u8], dst: &mut [u8]) -> [u8; 16] {
+fn encrypt(cipher: &AesBlock, tag: [u8; 16], src: &[u8], dst: &mut [u8]) -> [u8; 16] {
     #[cfg(feature = "witness")]
-    let kind = crate::nonce_log::NonceKind::Synthetic;
-    #[cfg(feature = "witness")]
-    crate::nonce_log::record(kind, || cipher.identity(), nonce_of(&tag), &[], src);
-    cipher.xor(nonce_of(&tag), src, dst);
+    cipher.log_use(nonce_of(&tag), src);
+    cipher.xor_message(nonce_of(&tag), src, dst);
     tag
 }
 
@@ -332,7 +329,8 @@ mod tests {
         let hash = HashKey::new(derive::<16>(&master(), "siv", b"").expose());
         let siv = SivKey(HedgedNonce { hash, prf: AesBlock::new(&master()) });
         let (mut expected, mut sealed) = ([0; 4096], [0; 4096]);
-        let tag = siv.seal(&GcmKey::new(&master()).unwrap(), &[1; 16], b"here", &plain, &mut expected);
+        let tag = siv.tag(&[1; 16], b"here", &plain);
+        GcmKey::new(&master()).unwrap().seal(nonce_of(&tag), &[], &plain, &mut expected);
         let shared = SivHash::derive(&master(), "siv", b"");
         assert_eq!(shared.seal(&key, &[1; 16], b"here", &plain, &mut sealed), tag);
         assert_eq!(sealed, expected);

@@ -6,7 +6,7 @@ use crate::gcm::GcmKey;
 use crate::random::in_place;
 use argon2::{Algorithm, Argon2, Block, Params, Version};
 use hkdf::Hkdf;
-use lacuna_contracts::{Error, Kind, LeReader, Result, Secret, SecretVec};
+use lacuna_contracts::{Error, Kind, LeReader, Result, Secret, SecretVec, WipeOnDrop};
 use rustix::time::{ClockId, clock_gettime};
 use sha2::Sha256;
 use std::time::Duration;
@@ -20,38 +20,46 @@ const DOMAIN: &[u8] = b"lacuna v1 ";
 /// only: keys of one label share their first bytes.
 pub fn derive<const N: usize>(key: &Secret<32>, label: &str, context: &[u8]) -> Secret<N> {
     const { assert!(N <= 255 * 32, "HKDF-SHA256 gives at most 8160 bytes") };
+    in_place(|out| expand(key, label, context, out))
+}
+
+fn expand(key: &Secret<32>, label: &str, context: &[u8], out: &mut [u8]) {
     debug_assert!(!label.contains('\0'), "a zero byte ends the label");
     let info = [DOMAIN, label.as_bytes(), &[0], context];
-    in_place(|out| {
-        Hkdf::<Sha256>::new(None, key.expose())
-            .expand_multi_info(&info, out)
-            .expect("the length was checked when this was compiled");
+    Hkdf::<Sha256>::new(None, key.expose())
+        .expand_multi_info(&info, out)
+        .expect("callers ask for at most 8160 bytes");
+}
+
+/// AES-256 under the 32-byte key of [`derive()`], for a short-lived key.
+pub fn derive_aes(key: &Secret<32>, label: &str, context: &[u8]) -> AesBlock {
+    with_derived(key, label, context, AesBlock::from_bytes)
+}
+
+/// AES-256-GCM under the 32-byte key of [`derive()`], for a short-lived key.
+pub fn derive_gcm(key: &Secret<32>, label: &str, context: &[u8]) -> Result<GcmKey> {
+    with_derived(key, label, context, GcmKey::from_bytes)
+}
+
+/// Two ciphers for a short-lived key, made from the 64 bytes of [`derive()`].
+pub fn derive_ciphers(key: &Secret<32>, label: &str, context: &[u8]) -> Result<(GcmKey, AesBlock)> {
+    with_derived(key, label, context, |bytes: &[u8; 64]| {
+        let (halves, _) = bytes.as_chunks::<32>();
+        Ok((GcmKey::from_bytes(&halves[0])?, AesBlock::from_bytes(&halves[1])))
     })
 }
 
-/// Two ciphers for a short-lived key, made from the 64 bytes of [`derive()`]. The bytes are wiped
-/// at once, and so need no locked memory: locking costs more than the derivation.
-pub fn derive_ciphers(key: &Secret<32>, label: &str, context: &[u8]) -> Result<(GcmKey, AesBlock)> {
-    let info = [DOMAIN, label.as_bytes(), &[0], context];
-    let mut bytes = [[0u8; 32]; 2];
-    Hkdf::<Sha256>::new(None, key.expose())
-        .expand_multi_info(&info, bytes.as_flattened_mut())
-        .expect("64 bytes are not too many");
-    let made = GcmKey::from_bytes(&bytes[0]).map(|gcm| (gcm, AesBlock::from_bytes(&bytes[1])));
-    bytes.zeroize();
-    made
-}
-
-/// The cipher under the 32-byte key of [`derive()`], for a short-lived key; see [`derive_ciphers`].
-pub fn derive_gcm(key: &Secret<32>, label: &str, context: &[u8]) -> Result<GcmKey> {
-    let info = [DOMAIN, label.as_bytes(), &[0], context];
-    let mut bytes = [0u8; 32];
-    Hkdf::<Sha256>::new(None, key.expose())
-        .expand_multi_info(&info, &mut bytes)
-        .expect("32 bytes are not too many");
-    let made = GcmKey::from_bytes(&bytes);
-    bytes.zeroize();
-    made
+/// Passes the bytes of [`derive()`] to `set_up`. They are wiped at once, and so need no locked
+/// memory: locking costs more than the derivation.
+fn with_derived<const N: usize, T>(
+    key: &Secret<32>,
+    label: &str,
+    context: &[u8],
+    set_up: impl FnOnce(&[u8; N]) -> T,
+) -> T {
+    let mut bytes = WipeOnDrop::new([0u8; N]);
+    expand(key, label, context, &mut bytes[..]);
+    set_up(&bytes)
 }
 
 /// The cost of one guess at a passphrase.

@@ -71,6 +71,7 @@ fn is_supported(schedule: &AesBlock) -> bool {
 #[cfg(target_arch = "x86_64")]
 #[allow(clippy::wildcard_imports, reason = "a dozen instructions")]
 mod x86 {
+    use lacuna_contracts::wipe;
     use std::arch::x86_64::*;
 
     const ROUNDS: usize = 14;
@@ -137,7 +138,7 @@ mod x86 {
                 unsafe { put::<true>(&vectors, step, step) };
                 // SAFETY: as for the first copy.
                 unsafe { std::ptr::copy_nonoverlapping(step, out, rest) };
-                zeroize::Zeroize::zeroize(&mut last[..]);
+                wipe(&mut last);
             }
             at += STEP;
         }

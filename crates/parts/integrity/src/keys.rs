@@ -3,7 +3,7 @@
 use crate::counters::counter::{Counter, Session};
 use crate::untrusted::Part;
 use lacuna_contracts::{Result, Secret};
-use lacuna_crypto::{GcmKey, HEDGED, Hctr2Key, SivKey, XtsKey, derive, derive_gcm, keyed_hash};
+use lacuna_crypto::{AesBlock, HEDGED, Hctr2Key, SivKey, XtsKey, derive, derive_aes, keyed_hash};
 use parking_lot::RwLock;
 use std::sync::{Arc, OnceLock};
 
@@ -48,19 +48,18 @@ impl FileKeys {
         self.tags.get_or_init(|| SivKey::derive(&self.file, label::TAGS, &[]))
     }
 
-    /// AES-256-GCM for the blocks that a session wrote, used as key stream. Errors:
-    /// [`lacuna_contracts::Kind::Memory`].
-    pub(crate) fn gcm(&self, session: Session) -> Result<Arc<GcmKey>> {
+    /// The key streams of AES-256-GCM for the blocks that a session wrote.
+    pub(crate) fn stream(&self, session: Session) -> Arc<AesBlock> {
         if let Some(key) = self.sessions.read().get(session) {
-            return Ok(key);
+            return key;
         }
-        let key = Arc::new(derive_gcm(&self.file, label::BLOCKS, &session.0.to_le_bytes())?);
+        let key = Arc::new(derive_aes(&self.file, label::BLOCKS, &session.0.to_le_bytes()));
         let mut sessions = self.sessions.write();
         if let Some(key) = sessions.get(session) {
-            return Ok(key);
+            return key;
         }
         sessions.put(session, key.clone());
-        Ok(key)
+        key
     }
 
     /// The tag of a tree page: HMAC-SHA256 of its level and its entries. Never zero, because zero
@@ -152,17 +151,17 @@ const SESSIONS: usize = 8;
 /// A cache of session keys, first in, first out.
 #[derive(Default)]
 struct SessionKeys {
-    keys: Vec<(Session, Arc<GcmKey>)>,
+    keys: Vec<(Session, Arc<AesBlock>)>,
     /// The next entry to replace.
     oldest: usize,
 }
 
 impl SessionKeys {
-    fn get(&self, session: Session) -> Option<Arc<GcmKey>> {
+    fn get(&self, session: Session) -> Option<Arc<AesBlock>> {
         self.keys.iter().find(|(held, _)| *held == session).map(|(_, key)| key.clone())
     }
 
-    fn put(&mut self, session: Session, key: Arc<GcmKey>) {
+    fn put(&mut self, session: Session, key: Arc<AesBlock>) {
         if self.keys.len() < SESSIONS {
             return self.keys.push((session, key));
         }
@@ -179,13 +178,13 @@ mod tests {
     fn few_session_keys_are_cached_and_each_is_derived_again() {
         let keys = FileKeys::derive(&Secret::copy_from(&[7; 32]), 1).unwrap();
         let seal = |session| {
-            let mut sealed = [0; 32];
-            let tag = keys.gcm(Session(session)).unwrap().seal(&[5; 12], &[], &[9; 32], &mut sealed);
-            (sealed, tag)
+            let (key, mut sealed) = (keys.stream(Session(session)), [0; 32]);
+            keys.siv().seal(&key, &[5; HEDGED], &[], &[9; 32], &mut sealed);
+            sealed
         };
         let all: Vec<_> = (0..40).map(seal).collect();
         for (one, first) in all.iter().enumerate() {
-            assert!(all[..one].iter().all(|other| other.0 != first.0 && other.1 != first.1));
+            assert!(!all[..one].contains(first));
         }
         std::thread::scope(|scope| {
             for thread in 0..4 {

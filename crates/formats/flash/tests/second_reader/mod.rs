@@ -12,7 +12,7 @@ use params::ParsedAreas;
 pub(crate) use params::ParsedParams;
 
 use lacuna_contracts::Secret;
-use lacuna_crypto::{AesBlock, GcmKey, SivHash, SivKey, XaesKey, XtsKey, derive};
+use lacuna_crypto::{AesBlock, SivHash, SivKey, XaesKey, XtsKey, derive};
 use lacuna_testkit::format_page::{Fields, FormatPage, number};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -49,7 +49,7 @@ struct ParsedKeys {
     page: XtsKey,
     tail: Secret<32>,
     log: XaesKey,
-    index: (GcmKey, SivKey),
+    index: (AesBlock, SivKey),
     tags: SivHash,
     checkpoint: XaesKey,
 }
@@ -65,7 +65,7 @@ impl ParsedKeys {
             tail: derive(master, &label("tail"), b""),
             log: XaesKey::new(&derive(master, &label("log key"), b"")),
             index: (
-                GcmKey::new(&derive(master, &label("index key"), b"")).unwrap(),
+                AesBlock::new(&derive(master, &label("index key"), b"")),
                 SivKey::derive(master, &label("index tags"), b""),
             ),
             tags: SivHash::derive(master, &label("node tags"), b""),

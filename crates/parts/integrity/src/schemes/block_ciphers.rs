@@ -11,8 +11,8 @@ use crate::counters::counter::{Counter, Session};
 use crate::keys::{FileKeys, Tag, tag_counter, wide_tweak};
 use crate::schemes::compress::{PACKED_HEADER, compress, decompress};
 use crate::schemes::entropy::is_random_looking;
-use lacuna_contracts::{Result, WipeOnDrop};
-use lacuna_crypto::GcmKey;
+use lacuna_contracts::WipeOnDrop;
+use lacuna_crypto::AesBlock;
 use std::sync::Arc;
 
 /// The largest block.
@@ -25,8 +25,8 @@ pub(crate) const SAVED: usize = size_of::<Tag>() + PACKED_HEADER;
 /// The ciphers for a run of blocks.
 pub(crate) struct RunCiphers<'k> {
     keys: &'k FileKeys,
-    /// The AES-256-GCM key of the last session: most runs have one session.
-    held: Option<(Session, Arc<GcmKey>)>,
+    /// The key streams of the last session: most runs have one session.
+    held: Option<(Session, Arc<AesBlock>)>,
 }
 
 impl<'k> RunCiphers<'k> {
@@ -34,45 +34,33 @@ impl<'k> RunCiphers<'k> {
         RunCiphers { keys, held: None }
     }
 
-    fn gcm(&mut self, session: Session) -> Result<&GcmKey> {
+    fn stream(&mut self, session: Session) -> &AesBlock {
         if self.held.as_ref().is_none_or(|(held, _)| *held != session) {
-            self.held = Some((session, self.keys.gcm(session)?));
+            self.held = Some((session, self.keys.stream(session)));
         }
-        Ok(&self.held.as_ref().expect("it was put there").1)
+        &self.held.as_ref().expect("it was put there").1
     }
 
     /// Encrypts a block with a tag that becomes a leaf.
-    pub(crate) fn seal_tagged(
-        &mut self,
-        block: u64,
-        counter: Counter,
-        from: &[u8],
-        to: &mut [u8],
-    ) -> Result<Tag> {
+    pub(crate) fn seal_tagged(&mut self, block: u64, counter: Counter, from: &[u8], to: &mut [u8]) -> Tag {
         let (index, counter) = bound(block, counter);
         self.seal(block, counter, &index.to_le_bytes(), from, to)
     }
 
     /// Encrypts `from` under its synthetic tag, which covers `data` and the counter.
-    fn seal(&mut self, block: u64, counter: Counter, data: &[u8], from: &[u8], to: &mut [u8]) -> Result<Tag> {
+    fn seal(&mut self, block: u64, counter: Counter, data: &[u8], from: &[u8], to: &mut [u8]) -> Tag {
         let keys = self.keys;
-        let tag = keys.siv().seal(self.gcm(counter.session)?, &tag_counter(counter), data, from, to);
+        let tag = keys.siv().seal(self.stream(counter.session), &tag_counter(counter), data, from, to);
         crate::nonce_log::gcm(counter.session, &tag, block, from);
-        Ok(tag)
+        tag
     }
 
     /// Decrypts a block with a tag that is a leaf. `false` if the tag does not verify.
-    pub(crate) fn open_tagged(
-        &mut self,
-        block: u64,
-        counter: Counter,
-        bytes: &mut [u8],
-        tag: &Tag,
-    ) -> Result<bool> {
+    pub(crate) fn open_tagged(&mut self, block: u64, counter: Counter, bytes: &mut [u8], tag: &Tag) -> bool {
         let (index, counter) = bound(block, counter);
         let (keys, data) = (self.keys, index.to_le_bytes());
-        let gcm = self.gcm(counter.session)?;
-        Ok(keys.siv().open_in_place(gcm, &tag_counter(counter), &data, bytes, tag).is_ok())
+        let stream = self.stream(counter.session);
+        keys.siv().open_in_place(stream, &tag_counter(counter), &data, bytes, tag).is_ok()
     }
 }
 
@@ -90,16 +78,10 @@ pub(crate) trait LeaflessCipher: Send + Sync + 'static {
     }
 
     /// Encrypts a block. `false` if it needs a leaf; the content of `to` is then arbitrary.
-    fn seal(
-        ciphers: &mut RunCiphers<'_>,
-        block: u64,
-        counter: Counter,
-        from: &[u8],
-        to: &mut [u8],
-    ) -> Result<bool>;
+    fn seal(ciphers: &mut RunCiphers<'_>, block: u64, counter: Counter, from: &[u8], to: &mut [u8]) -> bool;
 
     /// Decrypts a block in place. `false` if it does not verify.
-    fn open(ciphers: &mut RunCiphers<'_>, block: u64, counter: Counter, bytes: &mut [u8]) -> Result<bool>;
+    fn open(ciphers: &mut RunCiphers<'_>, block: u64, counter: Counter, bytes: &mut [u8]) -> bool;
 }
 
 /// RAND-EINT: HCTR2 with index and counter as tweak. A block that was altered, moved or replayed
@@ -107,31 +89,25 @@ pub(crate) trait LeaflessCipher: Send + Sync + 'static {
 pub(crate) struct RandCipher;
 
 impl LeaflessCipher for RandCipher {
-    fn seal(
-        ciphers: &mut RunCiphers<'_>,
-        block: u64,
-        counter: Counter,
-        from: &[u8],
-        to: &mut [u8],
-    ) -> Result<bool> {
+    fn seal(ciphers: &mut RunCiphers<'_>, block: u64, counter: Counter, from: &[u8], to: &mut [u8]) -> bool {
         if is_random_looking(from) {
-            return Ok(false);
+            return false;
         }
         let (index, counter) = bound(block, counter);
         let tweak = wide_tweak(index, counter);
         crate::nonce_log::wide(&tweak, block, from);
         ciphers.keys.wide().encrypt(&tweak, from, to);
-        Ok(true)
+        true
     }
 
-    fn open(ciphers: &mut RunCiphers<'_>, block: u64, counter: Counter, bytes: &mut [u8]) -> Result<bool> {
+    fn open(ciphers: &mut RunCiphers<'_>, block: u64, counter: Counter, bytes: &mut [u8]) -> bool {
         let (index, counter) = bound(block, counter);
         ciphers.keys.wide().decrypt_in_place(&wide_tweak(index, counter), bytes);
         if is_random_looking(bytes) && is_enforced(SchemeCheck::Entropy) {
             bytes.fill(0);
-            return Ok(false);
+            return false;
         }
-        Ok(true)
+        true
     }
 }
 
@@ -139,37 +115,31 @@ impl LeaflessCipher for RandCipher {
 pub(crate) struct CompCipher;
 
 impl LeaflessCipher for CompCipher {
-    fn seal(
-        ciphers: &mut RunCiphers<'_>,
-        block: u64,
-        counter: Counter,
-        from: &[u8],
-        to: &mut [u8],
-    ) -> Result<bool> {
+    fn seal(ciphers: &mut RunCiphers<'_>, block: u64, counter: Counter, from: &[u8], to: &mut [u8]) -> bool {
         let (text, tag) = to.split_last_chunk_mut::<16>().expect("a block is longer than a tag");
         let mut packed = WipeOnDrop::new([0u8; MOST_BLOCK_SIZE]);
         let packed = &mut packed[..text.len()];
         if compress(from, packed, SAVED).is_none() {
-            return Ok(false);
+            return false;
         }
         let (index, counter) = bound(block, counter);
-        *tag = ciphers.seal(block, counter, &inner_data(index), packed, text)?;
-        Ok(true)
+        *tag = ciphers.seal(block, counter, &inner_data(index), packed, text);
+        true
     }
 
-    fn open(ciphers: &mut RunCiphers<'_>, block: u64, counter: Counter, bytes: &mut [u8]) -> Result<bool> {
+    fn open(ciphers: &mut RunCiphers<'_>, block: u64, counter: Counter, bytes: &mut [u8]) -> bool {
         let (text, tag) = bytes.split_last_chunk::<16>().expect("a block is longer than a tag");
         let mut packed = WipeOnDrop::new([0u8; MOST_BLOCK_SIZE]);
         let packed = &mut packed[..text.len()];
         let (index, counter) = bound(block, counter);
         let (siv, data) = (ciphers.keys.siv(), inner_data(index));
-        let gcm = ciphers.gcm(counter.session)?;
-        let opened = siv.open(gcm, &tag_counter(counter), &data, text, tag, packed).is_ok();
+        let stream = ciphers.stream(counter.session);
+        let opened = siv.open(stream, &tag_counter(counter), &data, text, tag, packed).is_ok();
         let good = opened && decompress(packed, bytes).is_some();
         if !good {
             bytes.fill(0);
         }
-        Ok(good || !is_enforced(SchemeCheck::InnerTag))
+        good || !is_enforced(SchemeCheck::InnerTag)
     }
 }
 
@@ -190,19 +160,13 @@ impl LeaflessCipher for XtsCipher {
         Counter { session: Session(0), pass: 2 }
     }
 
-    fn seal(
-        ciphers: &mut RunCiphers<'_>,
-        block: u64,
-        _: Counter,
-        from: &[u8],
-        to: &mut [u8],
-    ) -> Result<bool> {
+    fn seal(ciphers: &mut RunCiphers<'_>, block: u64, _: Counter, from: &[u8], to: &mut [u8]) -> bool {
         ciphers.keys.xts().session().encrypt(&u128::from(block).to_le_bytes(), from, to);
-        Ok(true)
+        true
     }
 
-    fn open(ciphers: &mut RunCiphers<'_>, block: u64, _: Counter, bytes: &mut [u8]) -> Result<bool> {
+    fn open(ciphers: &mut RunCiphers<'_>, block: u64, _: Counter, bytes: &mut [u8]) -> bool {
         ciphers.keys.xts().session().decrypt_in_place(&u128::from(block).to_le_bytes(), bytes);
-        Ok(true)
+        true
     }
 }

@@ -94,16 +94,16 @@ impl Mt {
         plain: &[u8],
         sealed: &mut [u8],
         tags: &mut [Tag],
-    ) -> Result<bool> {
+    ) -> bool {
         let mut ciphers = RunCiphers::new(&self.keys);
         let blocks = plain.chunks_exact(self.block_size).zip(sealed.chunks_exact_mut(self.block_size));
         for ((block, (from, to)), tag) in (first..).zip(blocks).zip(tags) {
-            *tag = ciphers.seal_tagged(block, counter, from, to)?;
+            *tag = ciphers.seal_tagged(block, counter, from, to);
             if is_reserved(tag) {
-                return Ok(false);
+                return false;
             }
         }
-        Ok(true)
+        true
     }
 
     /// Decrypts blocks in place.
@@ -115,7 +115,7 @@ impl Mt {
                 block.fill(0);
                 continue;
             }
-            let opened = ciphers.open_tagged(number, *counter, block, tag).map_err(at(number))?;
+            let opened = ciphers.open_tagged(number, *counter, block, tag);
             if !opened && is_enforced(SchemeCheck::LeafTag) {
                 return Err(at(number)(altered(number)));
             }
@@ -152,7 +152,7 @@ impl SchemeLayer for Mt {
             let counter = with_buffer(part.len(), |sealed| {
                 loop {
                     let counter = pass.counter_for_write(start, count as u64)?;
-                    if self.encrypt(start, counter, part, sealed, &mut tags[..count])? {
+                    if self.encrypt(start, counter, part, sealed, &mut tags[..count]) {
                         us.write_blocks(start, sealed)?;
                         return Ok(counter);
                     }

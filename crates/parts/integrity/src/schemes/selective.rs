@@ -101,20 +101,20 @@ impl<L: LeaflessCipher> Selective<L> {
         plain: &[u8],
         sealed: &mut [u8],
         tags: &mut [Option<Tag>],
-    ) -> Result<bool> {
+    ) -> bool {
         let mut ciphers = RunCiphers::new(&self.keys);
         let blocks = plain.chunks_exact(self.block_size).zip(sealed.chunks_exact_mut(self.block_size));
         for ((block, (from, to)), tag) in (first..).zip(blocks).zip(tags) {
             *tag = None;
-            if !L::seal(&mut ciphers, block, counter, from, to)? {
-                let made = ciphers.seal_tagged(block, counter, from, to)?;
+            if !L::seal(&mut ciphers, block, counter, from, to) {
+                let made = ciphers.seal_tagged(block, counter, from, to);
                 *tag = Some(made);
                 if is_reserved(&made) {
-                    return Ok(false);
+                    return false;
                 }
             }
         }
-        Ok(true)
+        true
     }
 
     /// Reads all that every write of these blocks needs, before any is written. The pages of RTree
@@ -280,7 +280,7 @@ impl<L: LeaflessCipher> Selective<L> {
                 continue;
             }
             let Some(leaf) = self.leaf(positions[n]) else {
-                if !L::open(&mut ciphers, number, counter, block).map_err(at(number))? {
+                if !L::open(&mut ciphers, number, counter, block) {
                     return Err(at(number)(altered(number)));
                 }
                 continue;
@@ -291,7 +291,7 @@ impl<L: LeaflessCipher> Selective<L> {
                 have = n + 1 + (1..counters.len() - n).take_while(next).count();
                 self.tree.get(us, leaf, &mut tags[n..have]).map_err(at(number))?;
             }
-            let opened = ciphers.open_tagged(number, counter, block, &tags[n]).map_err(at(number))?;
+            let opened = ciphers.open_tagged(number, counter, block, &tags[n]);
             if !opened && is_enforced(SchemeCheck::LeafTag) {
                 return Err(at(number)(altered(number)));
             }
@@ -326,7 +326,7 @@ impl<L: LeaflessCipher> SchemeLayer for Selective<L> {
             let counter = with_buffer(part.len(), |sealed| {
                 loop {
                     let counter = L::counter(pass.counter_for_write(start, count as u64)?);
-                    if self.encrypt(start, counter, part, sealed, &mut tags[..count])? {
+                    if self.encrypt(start, counter, part, sealed, &mut tags[..count]) {
                         us.write_blocks(start, sealed)?;
                         return Ok(counter);
                     }

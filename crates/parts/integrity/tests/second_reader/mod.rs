@@ -3,7 +3,7 @@
 
 use crate::fixture::Stored;
 use lacuna_contracts::Secret;
-use lacuna_crypto::{GcmKey, Hctr2Key, SivKey, XtsKey, derive, keyed_hash};
+use lacuna_crypto::{AesBlock, Hctr2Key, SivKey, XtsKey, derive, keyed_hash};
 use lacuna_integrity::{Part, decompress, is_random_looking};
 use lacuna_testkit::format_page::{FormatPage, number};
 use std::cell::RefCell;
@@ -41,16 +41,16 @@ impl Keys {
         }
     }
 
-    fn gcm(&self, (session, _): Counter) -> GcmKey {
-        GcmKey::new(&derive(&self.file, &self.blocks, &session.to_le_bytes())).unwrap()
+    fn stream(&self, (session, _): Counter) -> AesBlock {
+        AesBlock::new(&derive(&self.file, &self.blocks, &session.to_le_bytes()))
     }
 
     /// Decrypts a block that has a tag; the tag binds `bound` and the counter.
     fn open(&self, counter: Counter, bound: &[u8], sealed: &[u8], tag: &Tag, plain: &mut [u8]) -> Option<()> {
         let (session, pass) = counter;
         let counter_bytes = [&session.to_le_bytes()[..], &pass.to_le_bytes(), &[0; 4]].concat();
-        let gcm = self.gcm(counter);
-        self.tags.open(&gcm, &counter_bytes.try_into().unwrap(), bound, sealed, tag, plain).ok()
+        let stream = self.stream(counter);
+        self.tags.open(&stream, &counter_bytes.try_into().unwrap(), bound, sealed, tag, plain).ok()
     }
 
     fn tag(&self, level: u8, bytes: &[u8]) -> Tag {
