@@ -11,9 +11,10 @@ use std::sync::Arc;
 
 /// The approximate memory of an open file without cached pages of its untrusted storage.
 const FILE_BYTES: u64 = 8 << 10;
-/// The approximate bytes of untrusted storage per block in the densest scheme: counters, a tag, and
-/// its share of the tree.
-const BLOCK_PAGES: u64 = 32;
+/// The bytes of cache per block, for twice the blocks that a file has when it is opened. A page of
+/// tags and one of counters have 128 blocks, and take some 2 KiB each in memory. Half of a cache may
+/// wait for a commit, so each such page of the file goes into a commit once at most.
+const BLOCK_PAGES: u64 = 34;
 /// The most open files, however small.
 const MOST: usize = 4096;
 
@@ -120,5 +121,52 @@ impl OpenFilesState {
                 self.files.put(ino, (inode, cost));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{NewNode, ROOT, SystemWallClock, Vault, VaultBacking, VaultOpenOptions, VaultOptions};
+    use lacuna_crypto::SeededRandom;
+    use lacuna_sim::CrashFolder;
+    use lacuna_vault_store::MemoryAnchor;
+
+    /// Blocks with one page of tags, and with one page of counters.
+    const PAGE_BLOCKS: u64 = 128;
+
+    /// Writes all over a file that was just opened leave its pages of tags and counters in memory,
+    /// so the next commit has each of them once.
+    #[test]
+    fn changed_pages_of_a_file_wait_for_the_commit() {
+        let base = VaultBacking {
+            folder: Arc::new(CrashFolder::new()),
+            anchor: Arc::new(MemoryAnchor::default()),
+            random: Arc::new(SeededRandom::new(1)),
+            clock: Arc::new(SystemWallClock),
+        };
+        let open = VaultOpenOptions { commit_period: None, ..VaultOpenOptions::default() };
+        let options = VaultOptions { open: open.clone(), ..VaultOptions::default() };
+        let (master, uuid) = (Secret::copy_from(&[7; 32]), [5; 16]);
+        let vault = Vault::create(base.clone(), &master, uuid, &options).unwrap();
+        let ino = vault.create_node(ROOT, b"a", NewNode::File, 0o644, 0, 0).unwrap().ino;
+        // TS does not hold the intervals of counters that these writes make, so pages hold them.
+        let write_all_over = |vault: &Vault| {
+            for page in 1..=40 {
+                let block = page * PAGE_BLOCKS - 1;
+                let written = vault.write(ino, block * BLOCK as u64, &[page as u8; BLOCK]);
+                assert_eq!(written.unwrap(), BLOCK);
+            }
+        };
+        write_all_over(&vault);
+        vault.close().unwrap();
+        drop(vault);
+        let vault = Vault::open(base, &master, uuid, &open).unwrap();
+        let pending = || vault.contents().namespace.pending_bytes();
+        let before = pending();
+        write_all_over(&vault);
+        assert_eq!(pending(), before);
+        vault.sync().unwrap();
+        assert_eq!(pending(), 0);
     }
 }

@@ -131,8 +131,9 @@ pub(crate) fn is_reserved(tag: &Tag) -> bool {
 
 impl SchemeLayer for Mt {
     fn set_budget(&mut self, budget: Budget) {
-        self.tree.set_budget(budget.share(3, 4));
-        self.counters.set_budget(budget.share(1, 4));
+        // A page of leaves and a page of counters have the same number of blocks.
+        self.tree.set_budget(budget.share(1, 2));
+        self.counters.set_budget(budget.share(1, 2));
     }
 
     fn blocks(&self) -> u64 {
