@@ -271,7 +271,7 @@ impl KeyStorage {
         let mut state = self.state.lock();
         state.renewals[block.0 as usize] += 1;
         let written = written
-            .inspect(|content| self.renew_pages(&mut state, block, content))
+            .inspect(|sealed| self.renew_pages(&mut state, block, sealed))
             // The keys may have been replaced all the same, and then no old key may be taken from
             // memory.
             .inspect_err(|_| self.forget_pages(&mut state, block));
@@ -383,12 +383,13 @@ impl KeyStorage {
         }
     }
 
-    /// Gives the cached pages of a block their new keys.
-    fn renew_pages(&self, state: &mut KeyStorageState, block: KeyBlock, content: &[u8]) {
-        let pages = content.chunks_exact(self.layout.page as usize);
+    /// Gives the cached pages of a block their new keys, from the bytes that are on the flash now.
+    fn renew_pages(&self, state: &mut KeyStorageState, block: KeyBlock, sealed: &[u8]) {
+        let pages = sealed.chunks_exact(self.layout.page as usize);
         for (page, new) in (block.0 * self.block_pages()..).zip(pages) {
             if let Some(cached) = state.cache.get(page) {
                 cached.expose_mut().copy_from_slice(new);
+                self.decrypt_page(cached.expose_mut());
             }
         }
     }
@@ -448,16 +449,16 @@ impl KeyStorage {
         self.page_key.session().decrypt_in_place(salt, keys);
     }
 
-    /// Writes a block with new keys, except the keys with a bit set in `used`. Returns its pages,
-    /// decrypted.
-    fn write_block(&self, block: KeyBlock, used: &[u8]) -> Result<WipeOnDrop<Vec<u8>>> {
+    /// Writes a block with new keys, except the keys with a bit set in `used`. Returns its pages as
+    /// they are on the flash.
+    fn write_block(&self, block: KeyBlock, used: &[u8]) -> Result<Vec<u8>> {
         let pages = self.block_pages();
         let page_len = self.layout.page as usize;
         let mut content = WipeOnDrop::new(vec![0u8; self.layout.leb_len as usize]);
         self.random.fill(&mut content);
         let mut sealed = vec![0u8; content.len()];
         let mut old = SecretVec::zeroed(page_len);
-        let mut kept = Vec::with_capacity(self.layout.page_keys as usize);
+        let mut kept: Vec<u32> = Vec::with_capacity(self.layout.page_keys as usize);
         let mut session = self.page_key.session();
         let both = content.chunks_exact_mut(page_len).zip(sealed.chunks_exact_mut(page_len));
         for (page, (plain, sealed)) in (0..pages).zip(both) {
@@ -481,8 +482,10 @@ impl KeyStorage {
             sealed_salt.copy_from_slice(salt);
             session.encrypt(salt, keys, sealed_keys);
         }
+        // Memory that the system may swap does not hold keys while the flash writes.
+        drop(content);
         self.flash.change(self.layout.leb_of_keys(block), &sealed)?;
-        Ok(content)
+        Ok(sealed)
     }
 }
 
