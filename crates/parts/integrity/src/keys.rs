@@ -2,7 +2,7 @@
 
 use crate::counters::counter::{Counter, Session};
 use crate::untrusted::Part;
-use lacuna_contracts::{Result, Secret};
+use lacuna_contracts::Secret;
 use lacuna_crypto::{AesBlock, HEDGED, Hctr2Key, SivKey, XtsKey, derive, derive_aes, keyed_hash};
 use parking_lot::RwLock;
 use std::sync::{Arc, OnceLock};
@@ -34,13 +34,13 @@ pub struct FileKeys {
 
 impl FileKeys {
     /// The keys of the file number `file`. No two files under one master key may share a number,
-    /// not even one after the other. Errors: [`lacuna_contracts::Kind::Memory`].
-    pub fn derive(master: &Secret<32>, file: u64) -> Result<Arc<FileKeys>> {
+    /// not even one after the other.
+    pub fn derive(master: &Secret<32>, file: u64) -> Arc<FileKeys> {
         let file: Secret<32> = derive(master, label::FILE, &file.to_le_bytes());
         let sessions = RwLock::default();
         let (tags, tree, wide) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
         let (pages, xts) = (OnceLock::new(), OnceLock::new());
-        Ok(Arc::new(FileKeys { file, sessions, tags, tree, wide, pages, xts }))
+        Arc::new(FileKeys { file, sessions, tags, tree, wide, pages, xts })
     }
 
     /// The key of block tags. A tag is also the nonce of the block's encryption.
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn few_session_keys_are_cached_and_each_is_derived_again() {
-        let keys = FileKeys::derive(&Secret::copy_from(&[7; 32]), 1).unwrap();
+        let keys = FileKeys::derive(&Secret::copy_from(&[7; 32]), 1);
         let seal = |session| {
             let (key, mut sealed) = (keys.stream(Session(session)), [0; 32]);
             keys.siv().seal(&key, &[5; HEDGED], &[], &[9; 32], &mut sealed);
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn the_tag_of_a_page_binds_its_level_and_its_length() {
-        let keys = FileKeys::derive(&Secret::copy_from(&[7; 32]), 1).unwrap();
+        let keys = FileKeys::derive(&Secret::copy_from(&[7; 32]), 1);
         let page = [3; 64];
         let tags: Vec<Tag> = (0..8).map(|level| keys.page_tag(level, &page)).collect();
         for (level, tag) in tags.iter().enumerate() {

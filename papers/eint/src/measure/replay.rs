@@ -81,9 +81,9 @@ struct OpenTraceFile {
 }
 
 impl OpenTraceFile {
-    fn new(subject: MeasuredScheme, number: u64, block_size: usize, blocks: u64) -> Result<OpenTraceFile> {
-        let file = subject.file(number, block_size, None)?;
-        Ok(OpenTraceFile { file, us: CountingMemory::new(block_size, blocks) })
+    fn new(subject: MeasuredScheme, number: u64, block_size: usize, blocks: u64) -> OpenTraceFile {
+        let file = subject.file(number, block_size, None);
+        OpenTraceFile { file, us: CountingMemory::new(block_size, blocks) }
     }
 }
 
@@ -99,7 +99,7 @@ pub fn replay(
     let mut open = Vec::with_capacity(trace.files.len());
     let mut room = vec![0; RUN as usize * block_size];
     for (number, (_, blocks)) in (0..).zip(&trace.files) {
-        let mut file = OpenTraceFile::new(subject, number, block_size, *blocks)?;
+        let mut file = OpenTraceFile::new(subject, number, block_size, *blocks);
         for first in (0..*blocks).step_by(RUN as usize) {
             let run = &mut room[..(blocks - first).min(RUN) as usize * block_size];
             run.chunks_exact_mut(block_size).for_each(|block| block.copy_from_slice(contents.next_block()));

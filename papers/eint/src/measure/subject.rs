@@ -97,7 +97,7 @@ impl MeasuredScheme {
         number: u64,
         block_size: usize,
         cache: Option<(CacheKind, usize)>,
-    ) -> Result<Box<dyn MeasuredFile>> {
+    ) -> Box<dyn MeasuredFile> {
         let cache = cache.map(|(kind, bytes)| -> Box<dyn NodeCache> {
             match kind {
                 CacheKind::List => Box::new(ListCache::new(bytes)),
@@ -110,7 +110,7 @@ impl MeasuredScheme {
             let file = ReferenceBlocks { keys: keys(), size: block_size };
             Unprotected { file, counters: CounterIntervals::default(), wide }
         };
-        Ok(match self {
+        match self {
             MeasuredScheme::Aes => Box::new(plain(false)),
             MeasuredScheme::Wide => Box::new(plain(true)),
             MeasuredScheme::ReferenceMt => {
@@ -123,13 +123,13 @@ impl MeasuredScheme {
                 Box::new(Reference(ReferenceComp::with_cache(keys(), block_size, cache), block_size))
             }
             MeasuredScheme::File(choice) => {
-                let keys = FileKeys::derive(&master, number)?;
+                let keys = FileKeys::derive(&master, number);
                 let mut file =
                     ProtectedFile::init_with_block_size(keys.clone(), choice, Session(1), block_size);
                 file.set_budget(BUDGET);
                 Box::new(Protected { keys, file, session: 1 })
             }
-        })
+        }
     }
 }
 

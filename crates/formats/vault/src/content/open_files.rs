@@ -49,7 +49,7 @@ impl OpenFiles {
     ///
     /// Errors: [`lacuna_contracts::Kind::Corrupt`] if its trusted storage is malformed.
     pub(crate) fn open(&self, session: Session, ino: u64, record: &InodeRecord) -> Result<OpenFile> {
-        let keys = FileKeys::derive(&self.master, ino)?;
+        let keys = FileKeys::derive(&self.master, ino);
         let choice = record.choice.unwrap_or(self.choice);
         let blocks = record.size.div_ceil(BLOCK as u64);
         let protected = if record.trusted.is_empty() {

@@ -56,7 +56,7 @@ pub(crate) struct DbBackend {
 impl DbBackend {
     /// The backend of a new vault.
     pub(crate) fn create(store: &Arc<Store>, master: &Secret<32>, log: &VaultLog) -> Result<DbBackend> {
-        let keys = FileKeys::derive(master, FILE)?;
+        let keys = FileKeys::derive(master, FILE);
         let file = ProtectedFile::init(keys, Choice::Fixed(Scheme::Mt), Session(store.session()));
         Ok(DbBackend::new(NamespaceObjects::create(store.clone(), log.clone())?, file, 0))
     }
@@ -70,7 +70,7 @@ impl DbBackend {
         budget: Budget,
     ) -> Result<DbBackend> {
         let (objects, len, trusted) = DbBackend::parse(store, root, reading)?;
-        let keys = FileKeys::derive(master, FILE)?;
+        let keys = FileKeys::derive(master, FILE);
         let file = ProtectedFile::open(keys, &Trusted::parse(trusted)?, Session(store.session()), budget)?;
         Ok(DbBackend::new(objects, file, len))
     }

@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn more_intervals_than_can_be_read_are_not_written() {
-        let mut counters = AuthCounters::new(FileKeys::derive(&Secret::copy_from(&[1; 32]), 1).unwrap());
+        let mut counters = AuthCounters::new(FileKeys::derive(&Secret::copy_from(&[1; 32]), 1));
         for block in 0..MOST_INTERVALS as u64 {
             let counter = Counter { session: Session(1), pass: 1 + (block % 2) as u32 };
             counters.set(&Nowhere, block, 1, counter).unwrap();
