@@ -15,7 +15,7 @@ pub struct FormatInfo {
     pub backing_kind: BackingKind,
     /// Whether its disks erase deleted data, and can be purged.
     pub can_purge: bool,
-    /// Whether its disks use large blocks of memory while they are open.
+    /// Whether its disks keep large blocks of memory while they are open.
     pub uses_large_memory: bool,
     /// Whether its disks hold acknowledged writes in memory that outlives a server, where a keeper
     /// holds it.

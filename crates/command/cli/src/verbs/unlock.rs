@@ -208,6 +208,8 @@ pub(crate) fn open_kept(
 ) -> Result<OpenDisk> {
     if key.uses_large_memory() {
         allocator::map_large_allocations();
+    } else if key.is_in_pool() {
+        allocator::reuse_large_allocations();
     }
     key.open_kept(opening, keeper)
 }

@@ -26,9 +26,7 @@ pub(crate) struct SealedObjectsFormat;
 
 impl Format for SealedObjectsFormat {
     fn info(&self) -> FormatInfo {
-        // The client library copies all written data.
         FormatInfo {
-            uses_large_memory: true,
             keeps_writes: true,
             creatable_on: &[],
             ..FormatInfo::of(FormatId::SEALED_OBJECTS, "sealed on objects", BackingKind::Pool)

@@ -1,7 +1,7 @@
 //! Opens an unlocked disk: the second step, in the process that survives a fork.
 
-use crate::backing::Backing;
 use crate::backing::rados::ReconnectInfo;
+use crate::backing::{Backing, BackingKind};
 use crate::format::{OpenContext, Params};
 use crate::header::header_lease::OpenDiskHeader;
 use crate::opening::claim::DiskClaim;
@@ -59,10 +59,16 @@ impl UnlockedDisk {
         self.parameters.format().info().id
     }
 
-    /// Whether the disk uses large blocks of memory while it is open: a disk with levels, for its
-    /// stripes and batches, and one in RADOS, where the client library copies all written data.
+    /// Whether the disk keeps large blocks of memory while it is open: a disk with levels, for its
+    /// stripes and batches.
     pub fn uses_large_memory(&self) -> bool {
         self.parameters.format().info().uses_large_memory
+    }
+
+    /// Whether the disk is in a pool of a cluster, where the client library allocates memory for
+    /// the data of each request.
+    pub fn is_in_pool(&self) -> bool {
+        self.parameters.format().info().backing_kind == BackingKind::Pool
     }
 
     /// The number of levels to open; 1 for a format without levels.
