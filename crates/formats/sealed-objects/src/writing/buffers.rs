@@ -45,6 +45,9 @@ impl CiphertextBuffers {
 
 /// Bounds the bytes in flight.
 pub(crate) struct InFlightLimit {
+    /// Held by the one thread that waits on `freed`; all others wait for their turn. So the end of
+    /// a permit wakes one thread, and small permits do not keep a large one waiting for ever.
+    turn: Mutex<()>,
     bytes: Mutex<usize>,
     freed: Condvar,
     max_bytes: usize,
@@ -56,11 +59,12 @@ pub(crate) struct InFlightPermit<'t>(&'t InFlightLimit, usize);
 impl InFlightLimit {
     /// At most `most` bytes, or a single larger passage.
     pub(crate) fn new(most: usize) -> Self {
-        InFlightLimit { bytes: Mutex::new(0), freed: Condvar::new(), max_bytes: most }
+        InFlightLimit { turn: Mutex::new(()), bytes: Mutex::new(0), freed: Condvar::new(), max_bytes: most }
     }
 
     /// Waits until `len` bytes fit.
     pub(crate) fn acquire(&self, len: usize) -> InFlightPermit<'_> {
+        let _turn = self.turn.lock();
         let mut bytes = self.bytes.lock();
         self.freed.wait_while(&mut bytes, |bytes| *bytes > 0 && *bytes + len > self.max_bytes);
         *bytes += len;
@@ -71,7 +75,7 @@ impl InFlightLimit {
 impl Drop for InFlightPermit<'_> {
     fn drop(&mut self) {
         *self.0.bytes.lock() -= self.1;
-        self.0.freed.notify_all();
+        self.0.freed.notify_one();
     }
 }
 
@@ -99,5 +103,30 @@ mod tests {
             }
         });
         assert_eq!(*transit.bytes.lock(), 0);
+    }
+
+    #[test]
+    fn small_permits_do_not_overtake_a_large_one_that_waits() {
+        let transit = InFlightLimit::new(10);
+        let order = Mutex::new(vec![]);
+        let (first, second) = (transit.acquire(5), transit.acquire(5));
+        std::thread::scope(|scope| {
+            let take = |len| {
+                let permit = transit.acquire(len);
+                order.lock().push(len);
+                drop(permit);
+            };
+            scope.spawn(move || take(10));
+            while !transit.turn.is_locked() {
+                std::thread::yield_now();
+            }
+            let small = scope.spawn(move || take(1));
+            drop(first);
+            // The small permit would fit now.
+            std::thread::yield_now();
+            drop(second);
+            small.join().unwrap();
+        });
+        assert_eq!(*order.lock(), [10, 1]);
     }
 }
