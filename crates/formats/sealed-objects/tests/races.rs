@@ -4,13 +4,15 @@
 
 mod scripted_stores;
 
-use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, Kind, SEGMENT_BLOCKS};
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, Kind, Result, SEGMENT_BLOCKS};
 use lacuna_crypto::{Cipher, SeededRandom};
-use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, ObjectOptions, ObjectParams};
-use lacuna_sim::Rng;
+use lacuna_medium::{MemoryObjects, ObjectStore, ObjectTransaction};
+use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, ObjectOptions, ObjectParams, Stores};
+use lacuna_sim::{InterceptedObjects, ObjectInterceptor, Rng};
 use scripted_stores::*;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 const THREADS: u64 = 6;
 /// Blocks that belong to one thread, next to those of other threads; chunks are shared.
@@ -224,6 +226,60 @@ fn the_cache_stays_within_its_budget_on_a_slow_store() {
     assert!(scripted.script.largest.load(Ordering::SeqCst) <= 64 * BLOCK_SIZE as u64);
 }
 
+/// A store that holds transactions back while its gate is shut.
+struct GatedStore {
+    inner: Arc<MemoryObjects>,
+    gate: Arc<Gate>,
+}
+
+#[derive(Default)]
+struct Gate {
+    shut: AtomicBool,
+    /// Transactions that were held back.
+    held: AtomicU64,
+}
+
+impl ObjectInterceptor for GatedStore {
+    fn inner(&self) -> &dyn ObjectStore {
+        &*self.inner
+    }
+
+    fn apply(&self, batch: &[ObjectTransaction<'_>]) -> Vec<Result<u64>> {
+        let is_shut = || self.gate.shut.load(Ordering::SeqCst);
+        self.gate.held.fetch_add(u64::from(is_shut()), Ordering::SeqCst);
+        while is_shut() {
+            std::thread::yield_now();
+        }
+        self.inner.apply(batch)
+    }
+}
+
+#[test]
+fn a_large_write_that_waits_for_its_place_in_transit_leaves_its_object_to_others() {
+    let params = ObjectParams::plan(Cipher::Xts, ObjectLayout::SegmentEnd, 2 * SEGMENT_BLOCKS).unwrap();
+    let (scripted, gate) = (ScriptedStores::new(), Arc::new(Gate::default()));
+    scripted.create(&params);
+    let data = InterceptedObjects(GatedStore { inner: scripted.data.clone(), gate: gate.clone() });
+    let stores = Stores { data: Arc::new(data), book: scripted.book.clone() };
+    // The ciphertext of one write of 1 MiB may be in transit at a time.
+    let options = ObjectOptions { budget: Budget::bytes(8 << 20), ..options(1) };
+    let disk = ObjectDisk::open(stores, &params, &master(), &UUID, options).unwrap();
+    gate.shut.store(true, Ordering::SeqCst);
+    std::thread::scope(|scope| {
+        let put = |first| write(&disk, first, 256, 1).unwrap();
+        scope.spawn(move || put(0));
+        while gate.held.load(Ordering::SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+        // If one of these held its object while it waits, the other one would go through the cache.
+        scope.spawn(move || put(SEGMENT_BLOCKS));
+        scope.spawn(move || put(SEGMENT_BLOCKS + 256));
+        std::thread::sleep(Duration::from_millis(50));
+        gate.shut.store(false, Ordering::SeqCst);
+    });
+    assert_eq!((status(&disk, "written_past_the_cache"), status(&disk, "dirty")), (3, 0));
+}
+
 #[test]
 fn pending_blocks_are_written_in_the_background() {
     let params = ObjectParams::plan(Cipher::XtsRandom, ObjectLayout::Adaptive, 3 * SEGMENT_BLOCKS).unwrap();
@@ -234,7 +290,7 @@ fn pending_blocks_are_written_in_the_background() {
         write(&disk, segment * SEGMENT_BLOCKS, 3, 1).unwrap();
     }
     while status(&disk, "dirty") > 0 {
-        std::thread::sleep(std::time::Duration::from_millis(5));
+        std::thread::sleep(Duration::from_millis(5));
     }
     assert_eq!(stamps(&scripted.again().open(&params, 1), 0, 4).unwrap(), [1, 1, 1, 0]);
 }

@@ -11,11 +11,11 @@ use crate::layouts::placement::{EntryAnswer, EntrySource, Placement};
 use crate::segment::Segment;
 use crate::versions::table::VersionTable;
 use crate::versions::ticket::TransactionTicket;
-use crate::writing::buffers::InFlightLimit;
+use crate::writing::buffers::{InFlightLimit, InFlightPermit};
 use crate::writing::dirty_cache::{BegunTransaction, TransactionWork};
 use crate::writing::encryptor::Encryptor;
 use crate::writing::object_change::{Fill, ObjectChange};
-use lacuna_contracts::{BLOCK_SIZE, Error, Kind, Result};
+use lacuna_contracts::{Error, Kind, Result};
 use lacuna_medium::{ObjectStep, ObjectStore, ObjectTransaction, Query};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -69,6 +69,12 @@ impl Transactor {
             .map(|count| count.load(Ordering::Relaxed))
     }
 
+    /// Waits until the ciphertext of blocks fits in transit. A write past the cache does so before
+    /// it begins.
+    pub(crate) fn wait_for_transit(&self, blocks: u64) -> InFlightPermit<'_> {
+        self.in_flight_limit.acquire(blocks as usize * self.placement.slot())
+    }
+
     /// Performs a transaction that has begun; `direct` is the data of one past the cache. Returns
     /// whether the object is known to be absent afterwards.
     ///
@@ -78,11 +84,13 @@ impl Transactor {
         let absent = begun.absent;
         let performed = match &begun.work {
             TransactionWork::Discard(_) => self.empty_object(segment),
-            TransactionWork::Blocks(blocks) => self
-                .encrypt_and_apply(blocks.len(), || self.encryptor.encrypt_cached(segment, blocks, absent)),
-            TransactionWork::Direct(range, _) => self.encrypt_and_apply(direct.len() / BLOCK_SIZE, || {
-                self.encryptor.encrypt_run(segment, range.start, direct, absent)
-            }),
+            TransactionWork::Blocks(blocks) => {
+                let _permit = self.wait_for_transit(blocks.len() as u64);
+                self.apply_and_reclaim(self.encryptor.encrypt_cached(segment, blocks, absent))
+            }
+            TransactionWork::Direct(range, _) => {
+                self.apply_and_reclaim(self.encryptor.encrypt_run(segment, range.start, direct, absent))
+            }
         };
         performed.map_err(|e| {
             self.placement.invalidate(segment);
@@ -90,10 +98,8 @@ impl Transactor {
         })
     }
 
-    /// Makes and performs a change of `blocks` blocks once their ciphertext fits in transit.
-    fn encrypt_and_apply(&self, blocks: usize, make: impl FnOnce() -> ObjectChange) -> Result<bool> {
-        let _passage = self.in_flight_limit.acquire(blocks * self.placement.slot());
-        let change = make();
+    /// Performs a change, and reuses its buffer.
+    fn apply_and_reclaim(&self, change: ObjectChange) -> Result<bool> {
         let performed = self.apply_change(&change);
         self.encryptor.reclaim(change);
         performed

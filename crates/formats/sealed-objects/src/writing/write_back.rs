@@ -56,6 +56,11 @@ impl WriteBack {
     /// Writes consecutive blocks of a segment past the cache. `false`: another transaction is in
     /// flight, or a discard is pending.
     pub(crate) fn write_direct(&self, segment: Segment, index: u64, data: &[u8]) -> Result<bool> {
+        // Until its ciphertext may be in flight, the write does not hold the object: other writes
+        // to the object would go through the cache meanwhile.
+        let _permit = self.transactor.wait_for_transit(blocks_in(data));
+        // The wait may have been for a transaction that failed.
+        self.health.check()?;
         let begun = self.cache.begin_direct(segment, index..index + blocks_in(data));
         let Some(begun) = begun else { return Ok(false) };
         self.run_transaction(segment, &begun, data)?;
