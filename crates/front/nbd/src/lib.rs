@@ -5,7 +5,7 @@
 //! - This crate knows nothing of formats: a disk is a [`lacuna_contracts::ByteDisk`], which checks
 //!   every range.
 //! - Every request gets an answer, or its connection is closed. Memory is bounded: a thread has 256
-//!   KiB for small requests; 72 MiB are kept for larger requests of all levels; requests that find
+//!   KiB for small requests; 88 MiB are kept for larger requests of all levels; requests that find
 //!   no room there share 128 MiB per connection and 640 MiB per server (`memory.rs`). A client that
 //!   does nothing, or does not take its replies, delays no other client.
 //! - A WRITE with an incomplete payload is not performed at all. A request that was read whole is

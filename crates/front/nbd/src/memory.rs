@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// The largest buffer that is kept between requests.
-pub(crate) const MOST_KEPT: usize = 2 << 20;
-/// Bytes kept for the requests of level 0.
-const KEPT_BY_PUBLIC: usize = 16 << 20;
+pub(crate) const MOST_KEPT: usize = 4 << 20;
+/// Bytes kept for the requests of level 0: enough for 32 requests of 1 MiB in flight.
+const KEPT_BY_PUBLIC: usize = 32 << 20;
 /// Bytes kept for the requests of each further level.
 const KEPT_BY_HIDDEN: usize = 8 << 20;
 /// Maximum number of levels of a disk.
@@ -189,7 +189,7 @@ mod tests {
         assert!(server.of(0).share(192 << 20).is_some());
         let sum = |of: fn(&LevelMemory) -> usize| server.0.iter().map(|level| of(level)).sum::<usize>();
         // These numbers are stated in docs/threat-model.md.
-        assert_eq!((sum(|level| level.large.size), sum(|level| level.max_kept)), (640 << 20, 72 << 20));
+        assert_eq!((sum(|level| level.large.size), sum(|level| level.max_kept)), (640 << 20, 88 << 20));
         drop(held);
     }
 

@@ -83,7 +83,7 @@ fn a_connection_keeps_four_buffers_at_most() {
         let mut rights: Vec<_> = (0..9).map(|_| level.keep_quota()).collect();
         let granted =
             rights.iter_mut().filter_map(|right| right.try_grow_to(MOST_KEPT).then_some(())).count();
-        assert_eq!(granted, 4, "of 16 MiB four buffers hold a half, and no more");
+        assert_eq!(granted, 4, "of 32 MiB four buffers hold a half, and no more");
     });
 }
 
