@@ -75,8 +75,9 @@ impl Transactor {
         self.in_flight_limit.acquire(blocks as usize * self.placement.slot())
     }
 
-    /// Performs a transaction that has begun; `direct` is the data of one past the cache. Returns
-    /// whether the object is known to be absent afterwards.
+    /// Performs a transaction that has begun; `direct` is the data of one past the cache, for which
+    /// the caller holds a permit: a second one here might never fit. Returns whether the object is
+    /// known to be absent afterwards.
     ///
     /// Errors: an error that changed nothing ([`Error::changed_nothing`]), mostly for lack of
     /// space: nothing happened. With every other error the transaction may have happened or not.
