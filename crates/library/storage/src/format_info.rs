@@ -67,6 +67,12 @@ impl FormatInfo {
         matches!(self.backing_kind, BackingKind::File)
     }
 
+    /// Whether its disks are in a pool of a cluster, where a client library allocates memory for the
+    /// data of each request.
+    pub const fn is_in_pool(&self) -> bool {
+        matches!(self.backing_kind, BackingKind::Pool)
+    }
+
     /// Whether another client of a cluster can take over a disk.
     pub const fn can_be_taken_over(&self) -> bool {
         matches!(self.backing_kind, BackingKind::Pool)
@@ -85,6 +91,7 @@ mod tests {
             infos.map(|info| info.name).collect::<Vec<_>>()
         };
         assert_eq!(is(FormatInfo::is_vault), ["vault"]);
+        assert_eq!(is(FormatInfo::is_in_pool), ["sealed on objects"]);
         assert_eq!(is(FormatInfo::can_be_taken_over), ["sealed on objects"]);
         assert_eq!(is(FormatInfo::has_data_beside_header), ["sealed", "deniable", "oblivious"]);
     }

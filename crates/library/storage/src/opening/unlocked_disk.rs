@@ -1,7 +1,7 @@
 //! Opens an unlocked disk: the second step, in the process that survives a fork.
 
+use crate::backing::Backing;
 use crate::backing::rados::ReconnectInfo;
-use crate::backing::{Backing, BackingKind};
 use crate::format::{OpenContext, Params};
 use crate::header::header_lease::OpenDiskHeader;
 use crate::opening::claim::DiskClaim;
@@ -68,7 +68,7 @@ impl UnlockedDisk {
     /// Whether the disk is in a pool of a cluster, where the client library allocates memory for
     /// the data of each request.
     pub fn is_in_pool(&self) -> bool {
-        self.parameters.format().info().backing_kind == BackingKind::Pool
+        self.parameters.format().info().is_in_pool()
     }
 
     /// The number of levels to open; 1 for a format without levels.
