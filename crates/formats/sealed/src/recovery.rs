@@ -95,16 +95,19 @@ pub(crate) fn adopt_kept(
     let readable = |kept: &KeptVersion| segments.slot(SegmentNo::of(kept.block)).is_ok();
     let only_readable = |all: Vec<KeptVersion>| all.into_iter().filter(readable).collect::<Vec<_>>();
     let (data, holes) = (only_readable(data), only_readable(holes));
-    // A slot that a segment got while its blocks were destaged is not on the medium yet, unlike the
-    // blocks in the journal. A discard of the segment voids these blocks.
-    for (segment, _) in &discards {
-        if let Ok(None) = segments.slot(*segment) {
-            let mut void = replayed.latest.range(segment.blocks());
-            void.try_for_each(|(block, _)| cache.put_hole(*block)).inspect_err(|_| kept.leave())?;
-        }
-    }
     let blocks: Vec<BlockAddr> = data.iter().chain(&holes).map(|kept| kept.block).collect();
     cache.adopt(data, holes);
+    // A slot that a segment got while its blocks were destaged is not on the medium yet, unlike the
+    // blocks in the journal. A discard of the segment voids these blocks. A block in the cache gets
+    // no hole: its version is not older than any acknowledged discard, and if this process died
+    // here, the next one could take the hole for the later version.
+    for (segment, _) in &discards {
+        if let Ok(None) = segments.slot(*segment) {
+            let journaled = replayed.latest.range(segment.blocks()).map(|(block, _)| *block);
+            let mut void = journaled.filter(|block| !cache.contains(*block));
+            void.try_for_each(|block| cache.put_hole(block)).inspect_err(|_| kept.leave())?;
+        }
+    }
     segments.adopt(kept, streams, discards)?;
     // A stream may hold a torn block where the cache has a version: the predecessor died while it
     // wrote there. The block must not become the slot's, which a power cut could leave alone.

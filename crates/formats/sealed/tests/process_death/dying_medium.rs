@@ -114,7 +114,17 @@ pub(crate) fn arm(rng: &mut Rng, medium: &Arc<CrashMedium>, memory: &KeptMemory,
         let limit = if rng.chance(1, 4) { 20 } else { 150 };
         return medium.cut_after(rng.below(if long { 1200 } else { limit }));
     }
-    let left = AtomicU64::new(rng.below(if long { 8000 } else { 2000 }));
+    die_before_change(medium, memory, last, rng.below(if long { 8000 } else { 2000 }));
+}
+
+/// Lets the process die before a change of the memory, after `changes` earlier ones.
+pub(crate) fn die_before_change(
+    medium: &Arc<CrashMedium>,
+    memory: &KeptMemory,
+    last: &Arc<LastState>,
+    changes: u64,
+) {
+    let left = AtomicU64::new(changes);
     let (medium, same, last) = (medium.clone(), memory.clone(), last.clone());
     memory.observe_changes(move || {
         if left.fetch_sub(1, Ordering::Relaxed) == 0 && !medium.is_cut() {

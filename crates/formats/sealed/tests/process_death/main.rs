@@ -10,7 +10,8 @@
 //! that lie (`lies.rs`), and requests of a dead process that arrive later (`late_writes.rs`). In
 //! `threads.rs` several threads use the disk until the process dies. `torn_stream.rs` tears one
 //! write to a stream, and cuts the power at each step of the next opening. In `failed_opening.rs`
-//! the next opening fails in one of its first operations, or the disk is not closed after it.
+//! the next opening fails in one of its first operations, or the disk is not closed after it. In
+//! `voided_segment.rs` it dies at many changes of the memory, after a discard of a segment.
 //!
 //! `LACUNA_CUTS` is the number of ends per cipher (default 200; an eighth of it for each trouble, a
 //! tenth with threads), `LACUNA_SEED` the seed.
@@ -27,6 +28,7 @@ mod surviving_disk;
 mod threads;
 mod torn_stream;
 mod troubles;
+mod voided_segment;
 
 use lacuna_crypto::Cipher;
 use lacuna_sim::env_number;
