@@ -17,6 +17,8 @@ pub(crate) enum Count {
     Destaged,
     /// Segments that changed their slot.
     Moves,
+    /// 1 if checkpoints are made beside commits, through a second handle on the medium.
+    BesideCommits,
     /// Batches that opening replayed.
     Replayed,
 }

@@ -300,9 +300,10 @@ impl CommitParts {
             Remapper::new(cache.clone(), segments.clone(), store.clone(), sealer.clone(), counters.clone());
         let second_handle = match background.then(|| store.medium().reopened()) {
             Some(Ok(handle)) => handle,
-            // Checkpoints hold the commit lock.
+            // Checkpoints hold the commit lock. The disk works all the same, and its status says so.
             Some(Err(_unavailable)) | None => None,
         };
+        counters.set(Count::BesideCommits, u64::from(second_handle.is_some()));
         let destager = Destager::new(
             mover,
             cache.clone(),
@@ -372,6 +373,7 @@ impl Disk for SealedDisk {
             item("journal_batches", count(Count::Batches), "batches"),
             item("journal_written", count(Count::JournalBytes), "bytes"),
             item("journal_retirements", count(Count::Retirements), "times"),
+            item("checkpoints_beside_commits", count(Count::BesideCommits), ""),
             item("destaged", count(Count::Destaged), "blocks"),
             item("segments_moved", count(Count::Moves), "segments"),
             item("medium_full", u64::from(self.is_medium_full()), ""),

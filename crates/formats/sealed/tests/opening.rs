@@ -1,17 +1,17 @@
-//! The reads of an opening.
+//! The reads of an opening, and its second handle on the medium.
 
 mod fixture;
 
-use fixture::{create, meta_at, open_with, options, params, write};
-use lacuna_contracts::{Disk, Result, SEGMENT_BLOCKS};
+use fixture::{create, meta_at, open_with, options, params, status, write};
+use lacuna_contracts::{Disk, Error, Kind, Result, SEGMENT_BLOCKS};
 use lacuna_crypto::Cipher;
 use lacuna_medium::{Medium, MemoryMedium, ReadExtent, WriteExtent};
-use lacuna_sealed::Params;
+use lacuna_sealed::{OpenOptions, Params};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 /// A medium in memory that notes the ranges that it is to fetch, and the offsets of reads after
-/// that.
+/// that. It cannot be opened once more.
 struct FetchingMedium {
     memory: MemoryMedium,
     fetched: Mutex<Vec<Range<u64>>>,
@@ -21,6 +21,10 @@ struct FetchingMedium {
 impl Medium for FetchingMedium {
     fn len(&self) -> u64 {
         self.memory.len()
+    }
+
+    fn reopened(&self) -> Result<Option<Arc<dyn Medium>>> {
+        Err(Error::new(Kind::Io, "the medium cannot be opened once more"))
     }
 
     fn will_read(&self, offset: u64, len: u64) {
@@ -101,4 +105,16 @@ fn the_metadata_of_replayed_blocks_is_fetched() {
             assert!(fetched.contains(&(page..page + 4096)), "{}, page at {page}", cipher.name());
         }
     }
+}
+
+/// A disk whose medium cannot be opened once more works all the same, and its status says that no
+/// checkpoint is made beside commits.
+#[test]
+fn the_status_tells_of_a_missing_second_handle() {
+    let params = params(Cipher::Gcm, 2 * SEGMENT_BLOCKS);
+    let background = OpenOptions { background: true, ..options(1) };
+    let disk = open_with(medium(&params), &params, background).unwrap();
+    assert_eq!(status(&disk, "checkpoints_beside_commits"), 0);
+    write(&disk, 5, 1, 1).unwrap();
+    disk.close().unwrap();
 }

@@ -391,6 +391,7 @@ fn fill_half_of_journal(disk: &SealedDisk) -> Result<()> {
 #[test]
 fn a_flush_during_a_checkpoint_stays_in_the_journal() {
     let (memory, hook, disk) = TwoHandles::open(false);
+    assert_eq!(status(&disk, "checkpoints_beside_commits"), 1);
     let before = status(&disk, "journal_retirements");
     let (called, was_called) = channel();
     let other = Arc::downgrade(&disk);
