@@ -2,14 +2,14 @@
 //! the table of `docs/flash.md`, which the default is based on. `LACUNA_SPARES=all` measures and
 //! prints every row.
 
-use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, ManualClock, Secret};
-use lacuna_crypto::{RandomSource, SeededRandom};
-use lacuna_flash::{FlashDisk, OpenOptions, Params};
-use lacuna_medium::MemoryMedium;
-use lacuna_nand::{ChipGeometry, Flash, Mapping, SimulatedChip, WearModel};
+mod fixture;
+
+use fixture::{CreatedDisk, counter, master, options};
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk};
+use lacuna_flash::{FlashDisk, Params};
+use lacuna_nand::{ChipGeometry, Mapping};
 use lacuna_sim::Rng;
 use lacuna_testkit::format_page::FormatPage;
-use std::sync::Arc;
 
 /// Small, but with enough erase blocks that the few reserved ones hardly matter.
 const CHIP: ChipGeometry = ChipGeometry { page: 4096, pages: 16, blocks: 1024 };
@@ -29,25 +29,8 @@ struct Cost {
 /// Fills a disk, overwrites it at random until the log is in a steady state, and then measures
 /// further overwrites.
 fn measure(spare: u32) -> Cost {
-    let medium = Arc::new(MemoryMedium::new(SimulatedChip::medium_len(CHIP)));
-    SimulatedChip::create(&*medium, CHIP, WearModel::default(), 1).unwrap();
-    let chip = Arc::new(SimulatedChip::open(medium, 1).unwrap());
-    Mapping::create(&*chip, 1).unwrap();
-    let flash: Arc<dyn Flash> = Arc::new(Mapping::open(chip.clone()).unwrap());
-    let params = Params::fitting(flash.geometry(), 32, spare).unwrap();
-    let master = Secret::copy_from(&[7; 32]);
-    let random: Arc<dyn RandomSource> = Arc::new(SeededRandom::new(1));
-    FlashDisk::create(&flash, &params, &master, &random).unwrap();
-    let clock: Arc<ManualClock> = Arc::default();
-    let options = OpenOptions {
-        budget: Budget::bytes(4 << 20),
-        read_only: false,
-        policy: None,
-        clock,
-        random,
-        kept: None,
-    };
-    let disk = FlashDisk::open(flash, &params, &master, &options).unwrap();
+    let CreatedDisk { chip, flash, params, random, .. } = CreatedDisk::on(CHIP, 32, spare);
+    let disk = FlashDisk::open(flash, &params, &master(), &options(4 << 20, random)).unwrap();
     let data = vec![1; BLOCK_SIZE];
     (0..params.blocks).for_each(|block| disk.write(BlockAddr(block), &data).unwrap());
     let mut rng = Rng::new(1);
@@ -55,10 +38,7 @@ fn measure(spare: u32) -> Cost {
         (0..count).for_each(|_| disk.write(BlockAddr(rng.below(params.blocks)), &data).unwrap());
         disk.flush().unwrap();
     };
-    let counts = || {
-        let copied = disk.status().items.iter().find(|item| item.name == "nodes_copied").unwrap().value;
-        (copied, chip.erasures().iter().sum::<u64>())
-    };
+    let counts = || (counter(&disk, "nodes_copied").unwrap(), chip.erasures().iter().sum::<u64>());
     overwrite(2 * params.blocks);
     let before = counts();
     overwrite(params.blocks);

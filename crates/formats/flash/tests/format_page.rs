@@ -1,13 +1,14 @@
 //! `docs/format/flash.md` and the code agree: the code writes disks that a reader made from the
 //! page reads, and lengths are as the page states.
 
+mod fixture;
 mod second_reader;
 
-use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, ManualClock, Secret};
-use lacuna_crypto::{RandomSource, SeededRandom};
-use lacuna_flash::{FlashDisk, HEADER_COPY_LEN, OpenOptions, Params, header_lebs};
+use fixture::{CreatedDisk, master, options, random};
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk};
+use lacuna_flash::{FlashDisk, HEADER_COPY_LEN, Params, header_lebs};
 use lacuna_medium::MemoryMedium;
-use lacuna_nand::{ChipGeometry, Flash, FlashGeometry, Mapping, SimulatedChip, WearModel};
+use lacuna_nand::{ChipGeometry, FlashGeometry, Mapping, SimulatedChip};
 use lacuna_testkit::format_page::FormatPage;
 use second_reader::{ParsedParams, SecondReader};
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,40 +26,22 @@ const CHIPS: [(ChipGeometry, u8); 4] = [
 struct SavedChip {
     medium: Arc<MemoryMedium>,
     params: Params,
-    master: Secret<32>,
 }
 
 impl SavedChip {
     fn new(geometry: ChipGeometry, key_len: u8) -> SavedChip {
-        let medium = Arc::new(MemoryMedium::new(SimulatedChip::medium_len(geometry)));
-        SimulatedChip::create(&*medium, geometry, WearModel::default(), 1).unwrap();
-        let chip = Arc::new(SimulatedChip::open(medium.clone(), 1).unwrap());
-        Mapping::create(&*chip, 1).unwrap();
-        let flash: Arc<dyn Flash> = Arc::new(Mapping::open(chip).unwrap());
-        let params = Params::fitting(flash.geometry(), key_len, 200).unwrap();
-        let master = Secret::copy_from(&[7; 32]);
-        let random: Arc<dyn RandomSource> = Arc::new(SeededRandom::new(1));
-        FlashDisk::create(&flash, &params, &master, &random).unwrap();
-        SavedChip { medium, params, master }
+        let CreatedDisk { memory: medium, params, .. } = CreatedDisk::on(geometry, key_len, 200);
+        SavedChip { medium, params }
     }
 
     fn open(&self, seed: u64) -> FlashDisk {
         let chip = Arc::new(SimulatedChip::open(self.medium.clone(), seed).unwrap());
-        let flash: Arc<dyn Flash> = Arc::new(Mapping::open(chip).unwrap());
-        let random = Arc::new(SeededRandom::new(seed));
-        let options = OpenOptions {
-            budget: Budget::bytes(1 << 18),
-            read_only: false,
-            policy: None,
-            clock: Arc::new(ManualClock::default()),
-            random,
-            kept: None,
-        };
-        FlashDisk::open(flash, &self.params, &self.master, &options).unwrap()
+        let flash = Arc::new(Mapping::open(chip).unwrap());
+        FlashDisk::open(flash, &self.params, &master(), &options(1 << 18, random(seed))).unwrap()
     }
 
     fn read_by_page(&self) -> SecondReader {
-        SecondReader::read(&self.medium.snapshot(), &self.params.encode(), &self.master)
+        SecondReader::read(&self.medium.snapshot(), &self.params.encode(), &master())
     }
 }
 

@@ -4,10 +4,11 @@
 //! The file holds the nonzero blocks of the chip's file, each behind its offset (8 bytes,
 //! little-endian). The parameters lie beside it, encoded as in a header.
 
+mod fixture;
 mod second_reader;
 
-use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, ManualClock, Secret};
-use lacuna_crypto::{RandomSource, SeededRandom};
+use fixture::{master, options, random};
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk};
 use lacuna_flash::{FlashDisk, OpenOptions, Params};
 use lacuna_medium::MemoryMedium;
 use lacuna_nand::{ChipGeometry, Flash, Mapping, SimulatedChip, WearModel};
@@ -28,10 +29,6 @@ fn path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
 }
 
-fn master() -> Secret<32> {
-    Secret::copy_from(&[7; 32])
-}
-
 fn content(block: u64, version: u64) -> Vec<u8> {
     (version << 20 | block).to_le_bytes().into_iter().cycle().take(BLOCK_SIZE).collect()
 }
@@ -39,14 +36,7 @@ fn content(block: u64, version: u64) -> Vec<u8> {
 fn open(medium: &Arc<MemoryMedium>, params: &Params, read_only: bool) -> FlashDisk {
     let chip = Arc::new(SimulatedChip::open(medium.clone(), 1).unwrap());
     let flash: Arc<dyn Flash> = Arc::new(Mapping::open(chip).unwrap());
-    let options = OpenOptions {
-        budget: Budget::bytes(1 << 18),
-        read_only,
-        policy: None,
-        clock: Arc::new(ManualClock::default()),
-        random: Arc::new(SeededRandom::new(2)),
-        kept: None,
-    };
+    let options = OpenOptions { read_only, ..options(1 << 18, random(2)) };
     FlashDisk::open(flash, params, &master(), &options).unwrap()
 }
 
@@ -59,8 +49,7 @@ fn make() -> (Vec<u8>, Params) {
     Mapping::create(&*chip, 0x601d).unwrap();
     let flash: Arc<dyn Flash> = Arc::new(Mapping::open(chip).unwrap());
     let params = Params::fitting(flash.geometry(), 16, 200).unwrap();
-    let random: Arc<dyn RandomSource> = Arc::new(SeededRandom::new(1));
-    FlashDisk::create(&flash, &params, &master(), &random).unwrap();
+    FlashDisk::create(&flash, &params, &master(), &random(1)).unwrap();
     drop(flash);
     let disk = open(&medium, &params, false);
     let write = |block: u64, version: u64| {

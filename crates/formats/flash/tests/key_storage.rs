@@ -1,13 +1,13 @@
 //! The share of the flash that keys take, over many geometries, and a full disk with the fewest
 //! possible keys.
 
-use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, ManualClock, Secret};
-use lacuna_crypto::{RandomSource, SeededRandom};
-use lacuna_flash::{FlashDisk, OpenOptions, Params};
-use lacuna_medium::MemoryMedium;
-use lacuna_nand::{ChipGeometry, Flash, FlashGeometry, Mapping, SimulatedChip, WearModel};
+mod fixture;
+
+use fixture::{CreatedDisk, master, options};
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk};
+use lacuna_flash::{FlashDisk, Params};
+use lacuna_nand::{ChipGeometry, FlashGeometry};
 use lacuna_sim::Rng;
-use std::sync::Arc;
 
 /// Issue 17: keys take at most 0.8 % of the flash, including spare blocks, for 256 bits, and 0.4 %
 /// for 128 bits. The area is a whole number of erase blocks, at least two.
@@ -41,25 +41,8 @@ fn keys_take_at_most_their_share_of_the_flash() {
 fn a_full_disk_with_few_keys_to_spare_takes_overwrites() {
     for (spare, epoch) in [(50, 0), (50, 300), (200, 3000)] {
         let chip = ChipGeometry { page: 2048, pages: 16, blocks: 420 };
-        let medium = Arc::new(MemoryMedium::new(SimulatedChip::medium_len(chip)));
-        SimulatedChip::create(&*medium, chip, WearModel::default(), 1).unwrap();
-        let chip = Arc::new(SimulatedChip::open(medium, 1).unwrap());
-        Mapping::create(&*chip, 1).unwrap();
-        let flash: Arc<dyn Flash> = Arc::new(Mapping::open(chip).unwrap());
-        let params = Params::fitting(flash.geometry(), 32, spare).unwrap();
-        let master = Secret::copy_from(&[7; 32]);
-        let random: Arc<dyn RandomSource> = Arc::new(SeededRandom::new(1));
-        FlashDisk::create(&flash, &params, &master, &random).unwrap();
-        let clock: Arc<ManualClock> = Arc::default();
-        let options = OpenOptions {
-            budget: Budget::bytes(1 << 20),
-            read_only: false,
-            policy: None,
-            clock,
-            random,
-            kept: None,
-        };
-        let disk = FlashDisk::open(flash, &params, &master, &options).unwrap();
+        let CreatedDisk { flash, params, random, .. } = CreatedDisk::on(chip, 32, spare);
+        let disk = FlashDisk::open(flash, &params, &master(), &options(1 << 20, random)).unwrap();
         let mut rng = Rng::new(1);
         let mut versions = vec![0u64; params.blocks as usize];
         let content = |block: u64, version: u64| -> Vec<u8> {

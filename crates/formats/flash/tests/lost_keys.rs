@@ -1,20 +1,19 @@
 //! A page of keys that is unreadable from time to time: its keys are never replaced by bytes of a
 //! failed read.
 
-use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, Kind, ManualClock, Result, Secret};
-use lacuna_crypto::{RandomSource, SeededRandom};
-use lacuna_flash::{FlashDisk, OpenOptions, Params, header_lebs};
-use lacuna_medium::MemoryMedium;
-use lacuna_nand::{ChipGeometry, Flash, FlashGeometry, Leb, Mapping, SimulatedChip, Unerased, WearModel};
+mod fixture;
+
+use fixture::{CreatedDisk, SMALL, master, options};
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Kind, Result};
+use lacuna_flash::{FlashDisk, header_lebs};
+use lacuna_nand::{Flash, FlashGeometry, Leb, Unerased};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-const GEOMETRY: ChipGeometry = ChipGeometry { page: 2048, pages: 16, blocks: 64 };
 
 /// Flash with pages of keys that read as zeros for a while, as UBI returns pages with uncorrectable
 /// errors.
 struct DecayingFlash {
-    below: Mapping,
+    below: Arc<dyn Flash>,
     decayed: AtomicBool,
 }
 
@@ -49,27 +48,11 @@ impl Flash for DecayingFlash {
 
 #[test]
 fn a_page_of_keys_that_reads_as_zeros_once_loses_nothing() {
-    let medium = Arc::new(MemoryMedium::new(SimulatedChip::medium_len(GEOMETRY)));
-    SimulatedChip::create(&*medium, GEOMETRY, WearModel::default(), 1).unwrap();
-    let chip = Arc::new(SimulatedChip::open(medium, 1).unwrap());
-    Mapping::create(&*chip, 1).unwrap();
-    let flash =
-        Arc::new(DecayingFlash { below: Mapping::open(chip).unwrap(), decayed: AtomicBool::new(false) });
-    let as_flash: Arc<dyn Flash> = flash.clone();
-    let params = Params::fitting(flash.geometry(), 32, 100).unwrap();
-    let (master, random) =
-        (Secret::copy_from(&[7; 32]), Arc::new(SeededRandom::new(1)) as Arc<dyn RandomSource>);
-    FlashDisk::create(&as_flash, &params, &master, &random).unwrap();
-    let options = OpenOptions {
-        // Small enough that pages of keys leave their cache.
-        budget: Budget::bytes(1 << 14),
-        read_only: false,
-        policy: None,
-        clock: Arc::new(ManualClock::default()),
-        random,
-        kept: None,
-    };
-    let open = || FlashDisk::open(as_flash.clone(), &params, &master, &options).unwrap();
+    let CreatedDisk { flash: below, params, random, .. } = CreatedDisk::on(SMALL, 32, 100);
+    let flash = Arc::new(DecayingFlash { below, decayed: AtomicBool::new(false) });
+    // Small enough that pages of keys leave their cache.
+    let options = options(1 << 14, random);
+    let open = || FlashDisk::open(flash.clone(), &params, &master(), &options).unwrap();
     let content = |block: u64| vec![block as u8 + 1; BLOCK_SIZE];
     let disk = open();
     for block in 0..100 {

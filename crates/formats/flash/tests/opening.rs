@@ -4,13 +4,14 @@
 #[allow(dead_code)]
 #[path = "fixture/adversary.rs"]
 mod adversary;
+mod fixture;
 
 use adversary::{Adversary, ChipLayout};
-use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, ManualClock, Result, Secret};
-use lacuna_crypto::{RandomSource, SeededRandom};
-use lacuna_flash::{FlashDisk, OpenOptions, Params, header_lebs};
+use fixture::{CreatedDisk, master, options, random};
+use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Result};
+use lacuna_flash::{FlashDisk, Params, header_lebs};
 use lacuna_medium::MemoryMedium;
-use lacuna_nand::{ChipGeometry, Flash, Mapping, PowerCut, SimulatedChip, WearModel};
+use lacuna_nand::{ChipGeometry, Mapping, PowerCut, SimulatedChip};
 use std::sync::Arc;
 
 const GEOMETRY: ChipGeometry = ChipGeometry { page: 2048, pages: 16, blocks: 80 };
@@ -35,19 +36,7 @@ fn open_with(
     if let Some(after) = cut {
         chip.cut_power(PowerCut { after, seed: after });
     }
-    let options = OpenOptions {
-        budget: Budget::bytes(1 << 18),
-        read_only: false,
-        policy: None,
-        clock: Arc::new(ManualClock::default()),
-        random: Arc::new(SeededRandom::new(seed)),
-        kept: None,
-    };
-    (chip, FlashDisk::open(flash, params, &master(), &options))
-}
-
-fn master() -> Secret<32> {
-    Secret::copy_from(&[7; 32])
+    (chip, FlashDisk::open(flash, params, &master(), &options(1 << 18, random(seed))))
 }
 
 fn content(block: u64, version: u64) -> Vec<u8> {
@@ -65,15 +54,7 @@ fn check(disk: &FlashDisk, versions: &[u64], what: &str) {
 
 /// A disk that was dropped after writes without a checkpoint, and the versions of its blocks.
 fn crashed() -> (Arc<MemoryMedium>, Params, Vec<u64>) {
-    let medium = Arc::new(MemoryMedium::new(SimulatedChip::medium_len(GEOMETRY)));
-    SimulatedChip::create(&*medium, GEOMETRY, WearModel::default(), 1).unwrap();
-    let chip = Arc::new(SimulatedChip::open(medium.clone(), 1).unwrap());
-    Mapping::create(&*chip, 1).unwrap();
-    let flash: Arc<dyn Flash> = Arc::new(Mapping::open(chip).unwrap());
-    let params = Params::fitting(flash.geometry(), 32, 300).unwrap();
-    let random: Arc<dyn RandomSource> = Arc::new(SeededRandom::new(1));
-    FlashDisk::create(&flash, &params, &master(), &random).unwrap();
-    drop(flash);
+    let CreatedDisk { memory: medium, params, .. } = CreatedDisk::on(GEOMETRY, 32, 300);
     // The first erase blocks hold only versions that later ones replace.
     let disk = open(&medium, &params, None).1.unwrap();
     let mut versions = vec![0; 12];
