@@ -14,47 +14,23 @@ use fixture::random_work::{BLOCKS, RandomWork};
 use fixture::{create, open_with, options, params};
 use lacuna_contracts::Result;
 use lacuna_crypto::Cipher;
-use lacuna_medium::{Medium, ReadExtent, WriteExtent};
+use lacuna_medium::Medium;
 use lacuna_sealed::{OpenOptions, Params, SealedDisk};
 use lacuna_sim::cuts::{CutOutcome, Cuts, assert_seed_determines_run};
 use lacuna_sim::versions::{DiskModel, DiskWorkload};
-use lacuna_sim::{CrashMedium, MediumImage, Rng, delegate_rest, env_number};
+use lacuna_sim::{CrashMedium, InterceptedMedium, MediumImage, MediumInterceptor, Rng, env_number};
 use std::sync::Arc;
 
-/// A handle on a medium that has a second one, so that a thread makes checkpoints beside commits.
-struct Handle {
-    medium: Arc<CrashMedium>,
-}
+/// Gives a medium a second handle, so that a thread makes checkpoints beside commits.
+struct SecondHandle(Arc<CrashMedium>);
 
-impl Medium for Handle {
-    delegate_rest!(medium);
+impl MediumInterceptor for SecondHandle {
+    fn inner(&self) -> &dyn Medium {
+        &*self.0
+    }
 
     fn reopened(&self) -> Result<Option<Arc<dyn Medium>>> {
-        Ok(Some(Arc::new(Handle { medium: self.medium.clone() })))
-    }
-
-    fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
-        self.medium.read(batch)
-    }
-
-    fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
-        self.medium.write(batch)
-    }
-
-    fn write_durable(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
-        self.medium.write_durable(batch)
-    }
-
-    fn sync(&self) -> Result<()> {
-        self.medium.sync()
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        self.medium.discard(offset, len)
-    }
-
-    fn set_len(&self, len: u64) -> Result<()> {
-        self.medium.set_len(len)
+        Ok(Some(Arc::new(InterceptedMedium(SecondHandle(self.0.clone())))))
     }
 }
 
@@ -76,7 +52,7 @@ fn simulate(cipher: Cipher, seed: u64, cuts: u64, lie: bool) -> CutOutcome {
 impl Simulation {
     fn open(&self, medium: &Arc<CrashMedium>, params: &Params, seed: u64) -> Result<SealedDisk> {
         let options = OpenOptions { background: self.background, ..options(seed) };
-        open_with(Arc::new(Handle { medium: medium.clone() }), params, options)
+        open_with(Arc::new(InterceptedMedium(SecondHandle(medium.clone()))), params, options)
     }
 
     fn run(&self, seed: u64, cuts: u64) -> CutOutcome {

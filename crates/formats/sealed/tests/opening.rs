@@ -5,8 +5,9 @@ mod fixture;
 use fixture::{create, meta_at, open_with, options, params, status, write};
 use lacuna_contracts::{Disk, Error, Kind, Result, SEGMENT_BLOCKS};
 use lacuna_crypto::Cipher;
-use lacuna_medium::{Medium, MemoryMedium, ReadExtent, WriteExtent};
+use lacuna_medium::{Medium, MemoryMedium, ReadExtent};
 use lacuna_sealed::{OpenOptions, Params};
+use lacuna_sim::{InterceptedMedium, MediumInterceptor};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
@@ -18,9 +19,9 @@ struct FetchingMedium {
     read: Mutex<Vec<u64>>,
 }
 
-impl Medium for FetchingMedium {
-    fn len(&self) -> u64 {
-        self.memory.len()
+impl MediumInterceptor for FetchingMedium {
+    fn inner(&self) -> &dyn Medium {
+        &self.memory
     }
 
     fn reopened(&self) -> Result<Option<Arc<dyn Medium>>> {
@@ -36,34 +37,14 @@ impl Medium for FetchingMedium {
         self.read.lock().unwrap().extend(batch.iter().map(|extent| extent.offset));
         self.memory.read(batch)
     }
-
-    fn read_discreetly(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
-        self.read(batch)
-    }
-
-    fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
-        self.memory.write(batch)
-    }
-
-    fn sync(&self) -> Result<()> {
-        self.memory.sync()
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        self.memory.discard(offset, len)
-    }
-
-    fn set_len(&self, len: u64) -> Result<()> {
-        self.memory.set_len(len)
-    }
 }
 
-fn medium(params: &Params) -> Arc<FetchingMedium> {
-    let medium = FetchingMedium {
+fn medium(params: &Params) -> Arc<InterceptedMedium<FetchingMedium>> {
+    let medium = InterceptedMedium(FetchingMedium {
         memory: MemoryMedium::new(params.geometry().end()),
         fetched: Mutex::default(),
         read: Mutex::default(),
-    };
+    });
     create(&medium, params);
     Arc::new(medium)
 }
@@ -74,11 +55,11 @@ fn the_journal_is_fetched_before_the_map_is_read() {
     let params = params(Cipher::Gcm, 2 * SEGMENT_BLOCKS);
     let (medium, g) = (medium(&params), params.geometry());
     drop(open_with(medium.clone(), &params, options(1)).unwrap());
-    let fetched = std::mem::take(&mut *medium.fetched.lock().unwrap());
+    let fetched = std::mem::take(&mut *medium.0.fetched.lock().unwrap());
     assert_eq!(fetched.first().map(|range| range.start), Some(g.journal));
     assert_eq!(fetched.last().map(|range| range.end), Some(g.journal + params.journal_len));
     assert!(fetched.windows(2).all(|pair| pair[0].end == pair[1].start), "{fetched:?}");
-    let read = medium.read.lock().unwrap();
+    let read = medium.0.read.lock().unwrap();
     assert!(read.contains(&g.journal) && read.contains(&g.map));
 }
 
@@ -98,9 +79,9 @@ fn the_metadata_of_replayed_blocks_is_fetched() {
         REPLAYED.iter().for_each(|block| write(&disk, *block, 1, 2).unwrap());
         disk.flush().unwrap();
         drop(disk);
-        medium.fetched.lock().unwrap().clear();
+        medium.0.fetched.lock().unwrap().clear();
         drop(open_with(medium.clone(), &params, options(3)).unwrap());
-        let fetched = medium.fetched.lock().unwrap();
+        let fetched = medium.0.fetched.lock().unwrap();
         for page in pages {
             assert!(fetched.contains(&(page..page + 4096)), "{}, page at {page}", cipher.name());
         }

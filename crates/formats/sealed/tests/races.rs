@@ -5,7 +5,7 @@ mod fixture;
 use fixture::*;
 use lacuna_contracts::{BlockAddr, Disk, Error, Kind, Result, SEGMENT_BLOCKS};
 use lacuna_crypto::Cipher;
-use lacuna_medium::{Medium, MemoryMedium, ReadExtent, WriteExtent};
+use lacuna_medium::{Medium, MemoryMedium, WriteExtent};
 use lacuna_sealed::{OpenOptions, Params, SealedDisk};
 use lacuna_sim::{CrashMedium, InterceptedMedium, MediumInterceptor};
 use std::sync::mpsc::channel;
@@ -323,32 +323,25 @@ impl TwoHandles {
         let (below, hook) = (memory.clone(), at_second_sync.clone());
         let medium = TwoHandles { memory: below, at_second_sync, second_fails, is_second: false };
         let options = OpenOptions { background: true, ..options(2) };
-        let disk = open_with(Arc::new(medium), &params(), options).unwrap();
+        let disk = open_with(Arc::new(InterceptedMedium(medium)), &params(), options).unwrap();
         (memory, hook, Arc::new(disk))
     }
 }
 
-impl Medium for TwoHandles {
-    fn len(&self) -> u64 {
-        self.memory.len()
+impl MediumInterceptor for TwoHandles {
+    fn inner(&self) -> &dyn Medium {
+        &*self.memory
     }
 
     fn reopened(&self) -> Result<Option<Arc<dyn Medium>>> {
         let (memory, at_second_sync) = (self.memory.clone(), self.at_second_sync.clone());
-        let second_fails = self.second_fails;
-        Ok(Some(Arc::new(TwoHandles { memory, at_second_sync, second_fails, is_second: true })))
+        let second = TwoHandles { memory, at_second_sync, second_fails: self.second_fails, is_second: true };
+        Ok(Some(Arc::new(InterceptedMedium(second))))
     }
 
-    fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
-        self.memory.read(batch)
-    }
-
-    fn read_discreetly(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
-        self.memory.read(batch)
-    }
-
-    fn write(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
-        self.memory.write(batch)
+    fn write_durable(&self, batch: &[WriteExtent<'_>]) -> Result<()> {
+        self.write(batch)?;
+        self.sync()
     }
 
     fn sync(&self) -> Result<()> {
@@ -359,14 +352,6 @@ impl Medium for TwoHandles {
             }
         }
         self.memory.sync()
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        self.memory.discard(offset, len)
-    }
-
-    fn set_len(&self, len: u64) -> Result<()> {
-        self.memory.set_len(len)
     }
 }
 

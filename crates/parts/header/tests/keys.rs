@@ -11,6 +11,8 @@ use lacuna_header::{
     check_free_slot, lost_slots_warning, open, rekey, remove_passphrase, store,
 };
 use lacuna_medium::MemoryMedium;
+use lacuna_sim::{OpKind, Recorder};
+use std::sync::Arc;
 
 /// Opens with `passphrases`, changes the list, writes it, and returns the open header.
 fn operate(
@@ -146,38 +148,12 @@ fn rekey_alone_writes_nothing_and_the_damaged_copy_is_written_first() {
         let image = rekey(&unlocked, &ring, cost(), &SeededRandom::new(16)).unwrap();
         assert!(medium.snapshot() == bytes);
         assert_eq!(image.public().generation, 2);
-        let recorder = WriteOrderRecorder(medium, std::sync::Mutex::default());
+        let recorder = Recorder::new(Arc::new(medium));
         store(&recorder, &image).unwrap();
-        assert_eq!(*recorder.1.lock().unwrap(), [bad, rest[0], rest[1]]);
-        assert!(open(&recorder.0, &secrets(&["zero"])).unwrap().notes.is_empty());
-    }
-}
-
-/// Records the order of writes.
-struct WriteOrderRecorder(MemoryMedium, std::sync::Mutex<Vec<u64>>);
-
-impl lacuna_medium::Medium for WriteOrderRecorder {
-    fn len(&self) -> u64 {
-        lacuna_medium::Medium::len(&self.0)
-    }
-    fn read(&self, batch: &mut [lacuna_medium::ReadExtent<'_>]) -> lacuna_contracts::Result<()> {
-        self.0.read(batch)
-    }
-    fn read_discreetly(&self, batch: &mut [lacuna_medium::ReadExtent<'_>]) -> lacuna_contracts::Result<()> {
-        self.read(batch)
-    }
-    fn write(&self, batch: &[lacuna_medium::WriteExtent<'_>]) -> lacuna_contracts::Result<()> {
-        self.1.lock().unwrap().extend(batch.iter().map(|e| e.offset));
-        self.0.write(batch)
-    }
-    fn sync(&self) -> lacuna_contracts::Result<()> {
-        self.0.sync()
-    }
-    fn discard(&self, offset: u64, len: u64) -> lacuna_contracts::Result<()> {
-        self.0.discard(offset, len)
-    }
-    fn set_len(&self, len: u64) -> lacuna_contracts::Result<()> {
-        self.0.set_len(len)
+        let written = recorder.take().into_iter().filter(|record| record.kind == OpKind::Write);
+        let order: Vec<u64> = written.map(|record| record.offset).collect();
+        assert_eq!(order, [bad, rest[0], rest[1]]);
+        assert!(open(&recorder, &secrets(&["zero"])).unwrap().notes.is_empty());
     }
 }
 

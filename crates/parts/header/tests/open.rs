@@ -10,6 +10,8 @@ use lacuna_header::{
     read_public, repair, update_params,
 };
 use lacuna_medium::{Medium, MemoryMedium};
+use lacuna_sim::{Fault, FaultMedium, OpKind};
+use std::sync::Arc;
 
 #[test]
 fn a_created_header_opens() {
@@ -324,42 +326,14 @@ fn the_public_header_serializes_to_plain_json() {
     assert_eq!(FormatId(9).to_string(), "unknown-9");
 }
 
-/// A medium on which some bytes cannot be read.
-struct BadSectorMedium(MemoryMedium, std::ops::Range<u64>);
-
-impl Medium for BadSectorMedium {
-    fn len(&self) -> u64 {
-        self.0.len()
-    }
-    fn read(&self, batch: &mut [lacuna_medium::ReadExtent<'_>]) -> lacuna_contracts::Result<()> {
-        if batch.iter().any(|e| e.offset < self.1.end && e.offset + e.buf.len() as u64 > self.1.start) {
-            return Err(lacuna_contracts::Error::new(Kind::Io, "bad sector"));
-        }
-        self.0.read(batch)
-    }
-    fn read_discreetly(&self, batch: &mut [lacuna_medium::ReadExtent<'_>]) -> lacuna_contracts::Result<()> {
-        self.read(batch)
-    }
-    fn write(&self, batch: &[lacuna_medium::WriteExtent<'_>]) -> lacuna_contracts::Result<()> {
-        self.0.write(batch)
-    }
-    fn sync(&self) -> lacuna_contracts::Result<()> {
-        Ok(())
-    }
-    fn discard(&self, offset: u64, len: u64) -> lacuna_contracts::Result<()> {
-        self.0.discard(offset, len)
-    }
-    fn set_len(&self, len: u64) -> lacuna_contracts::Result<()> {
-        self.0.set_len(len)
-    }
-}
-
 #[test]
 fn one_unreadable_copy_does_not_stop_the_other() {
-    let medium = BadSectorMedium(disk(&[&["zero"]], 17), 0..512);
+    let medium = FaultMedium::new(Arc::new(disk(&[&["zero"]], 17)));
+    let bad_sectors = |range| Fault::FailRange { op: OpKind::Read, range, error: Kind::Io };
+    medium.add(bad_sectors(0..512));
     let opened = open(&medium, &secrets(&["zero"])).unwrap();
-    assert!(opened.notes[0].contains("copy A cannot be read (bad sector"), "{:?}", opened.notes);
-    let medium = BadSectorMedium(medium.0, 0..room());
+    assert!(opened.notes[0].contains("copy A cannot be read (the medium failed"), "{:?}", opened.notes);
+    medium.add(bad_sectors(0..room()));
     assert_eq!(level_of(&medium, &["zero"]), Err(Kind::Io));
 }
 

@@ -3,6 +3,7 @@
 
 use lacuna_contracts::Result;
 use lacuna_medium::{Medium, ReadExtent, WriteExtent};
+use std::sync::Arc;
 
 /// Passes these operations on unchanged to the medium in the field of the given name. Discreet
 /// reads become reads of the wrapper, so it misses none.
@@ -83,6 +84,12 @@ pub trait MediumInterceptor: Send + Sync + 'static {
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
         self.inner().discard(offset, len)
     }
+
+    /// Intercepts the request for another handle. The default has none, since its operations would
+    /// not be intercepted.
+    fn reopened(&self) -> Result<Option<Arc<dyn Medium>>> {
+        Ok(None)
+    }
 }
 
 /// The medium with its operations intercepted.
@@ -135,6 +142,10 @@ impl<A: MediumInterceptor> Medium for InterceptedMedium<A> {
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
         self.0.discard(offset, len)
+    }
+
+    fn reopened(&self) -> Result<Option<Arc<dyn Medium>>> {
+        self.0.reopened()
     }
 
     fn set_len(&self, len: u64) -> Result<()> {
