@@ -6,11 +6,11 @@ use crate::lying::sim_lies_of_seed;
 use crate::sealed_image::{BLOCKS, write};
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, Result, SEGMENT_BLOCKS, Secret};
 use lacuna_crypto::{Cipher, SeededRandom};
-use lacuna_medium::{MemoryObject, MemoryObjects, ObjectStep, ObjectStore, ObjectTransaction};
+use lacuna_medium::{ObjectStep, ObjectStore, ObjectTransaction};
 use lacuna_sealed_objects::{
     ObjectAccess, ObjectDisk, ObjectLayout, ObjectOptions, ObjectParams, Stores, list_snapshots,
 };
-use lacuna_sim::LyingObjects;
+use lacuna_sim::{LyingObjects, MemoryObject, MemoryObjects};
 use std::sync::{Arc, OnceLock};
 
 /// The name of the snapshot of every disk, created after phase 2 of its history.

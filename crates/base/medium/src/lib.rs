@@ -25,8 +25,6 @@ mod file_open;
 mod folder;
 mod medium;
 mod memory;
-mod memory_objects;
-mod memory_pages;
 mod object;
 mod path_only;
 mod pieces;
@@ -44,7 +42,6 @@ pub use file_open::{Access, LinkPolicy, check_can_create, check_takes_files, ope
 pub use folder::{Folder, FolderFile, FsSpace, check_name};
 pub use medium::{Medium, ReadExtent, WriteExtent};
 pub use memory::MemoryMedium;
-pub use memory_objects::{MemoryObject, MemoryObjects};
 pub use object::{
     KeySelection, ObjectKey, ObjectStep, ObjectStore, ObjectTransaction, Query, QueryAnswer, SnapshotId,
 };

@@ -6,8 +6,9 @@ mod store_calls;
 
 use lacuna_contracts::{Kind, Result};
 use lacuna_medium::{
-    KeySelection, MemoryObjects, ObjectStep, ObjectStore, ObjectTransaction, Query, QueryAnswer, ReadExtent,
+    KeySelection, ObjectStep, ObjectStore, ObjectTransaction, Query, QueryAnswer, ReadExtent,
 };
+use lacuna_sim::MemoryObjects;
 use store_calls::{all_keys, do_steps, found, listed, pairs, read, write};
 
 /// A requirement on a store, and its name.

@@ -4,8 +4,9 @@ mod ceph;
 
 use lacuna_contracts::Kind;
 use lacuna_medium::{
-    Medium, MemoryObjects, ObjectStep, ObjectStore, ObjectTransaction, ReadExtent, StripedMedium, WriteExtent,
+    Medium, ObjectStep, ObjectStore, ObjectTransaction, ReadExtent, StripedMedium, WriteExtent,
 };
+use lacuna_sim::MemoryObjects;
 use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;

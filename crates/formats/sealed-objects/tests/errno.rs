@@ -11,10 +11,10 @@ mod scripted_stores;
 
 use lacuna_contracts::{BlockAddr, Disk, Error, Result, SEGMENT_BLOCKS};
 use lacuna_crypto::Cipher;
-use lacuna_medium::{MemoryObjects, ObjectStore, ObjectTransaction, Query, QueryAnswer, SnapshotId};
+use lacuna_medium::{ObjectStore, ObjectTransaction, Query, QueryAnswer, SnapshotId};
 use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, ObjectParams, Stores};
 use lacuna_sim::versions::DiskModel;
-use lacuna_sim::{NthCall, RunDigest, is_refusal_errno, reports_failure, sweep_cases};
+use lacuna_sim::{MemoryObjects, NthCall, RunDigest, is_refusal_errno, reports_failure, sweep_cases};
 use parking_lot::Mutex;
 use scripted_stores::{CipherAndLayout, UUID, master, options, plan, write};
 use std::ops::Range;

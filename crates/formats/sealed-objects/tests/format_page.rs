@@ -6,10 +6,9 @@ mod fixture;
 use fixture::*;
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, SEGMENT_BLOCKS, Secret};
 use lacuna_crypto::{Cipher, derive, keyed_hash};
-use lacuna_medium::{
-    KeySelection, MemoryObject, MemoryObjects, ObjectStore, Query, ReadExtent, StripedMedium,
-};
+use lacuna_medium::{KeySelection, ObjectStore, Query, ReadExtent, StripedMedium};
 use lacuna_sealed_objects::{ObjectLayout, ObjectParams, VERSION, list_snapshots};
+use lacuna_sim::{MemoryObject, MemoryObjects};
 use lacuna_testkit::format_page::{Fields, FormatPage, Rows, SealedBlock};
 use std::collections::HashMap;
 use std::sync::Arc;

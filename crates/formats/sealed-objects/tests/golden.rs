@@ -5,8 +5,9 @@ mod fixture;
 
 use fixture::*;
 use lacuna_contracts::{BlockAddr, Disk};
-use lacuna_medium::{MemoryObjects, ObjectStep, ObjectStore, ObjectTransaction};
+use lacuna_medium::{ObjectStep, ObjectStore, ObjectTransaction};
 use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, ObjectParams, VERSION};
+use lacuna_sim::MemoryObjects;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

@@ -7,11 +7,11 @@ mod fixture;
 use fixture::*;
 use lacuna_contracts::{BlockAddr, Disk, Kind, Result};
 use lacuna_crypto::Cipher;
-use lacuna_medium::{MemoryObject, MemoryObjects, ObjectStep, ObjectStore, ObjectTransaction, SnapshotId};
+use lacuna_medium::{ObjectStep, ObjectStore, ObjectTransaction, SnapshotId};
 use lacuna_sealed_objects::{
     ObjectAccess, ObjectDisk, ObjectLayout, SnapshotRecord, SnapshotState, Stores, list_snapshots,
 };
-use lacuna_sim::{InterceptedObjects, ObjectInterceptor};
+use lacuna_sim::{InterceptedObjects, MemoryObject, MemoryObjects, ObjectInterceptor};
 use std::sync::Arc;
 
 const BLOCKS: u64 = 3 * 1024;

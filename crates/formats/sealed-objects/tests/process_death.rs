@@ -15,9 +15,11 @@ mod scripted_stores;
 use lacuna_contracts::{BlockAddr, Disk, Error, Kind, Result, SEGMENT_BLOCKS};
 use lacuna_crypto::Cipher;
 use lacuna_kept_memory::KeptMemory;
-use lacuna_medium::{MemoryObjects, ObjectStore, ObjectTransaction, Query, QueryAnswer, SnapshotId};
+use lacuna_medium::{ObjectStore, ObjectTransaction, Query, QueryAnswer, SnapshotId};
 use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, ObjectOptions, ObjectParams, Stores};
-use lacuna_sim::{End, EndsModel, InterceptedObjects, ObjectInterceptor, Rng, RunDigest, env_number};
+use lacuna_sim::{
+    End, EndsModel, InterceptedObjects, MemoryObjects, ObjectInterceptor, Rng, RunDigest, env_number,
+};
 use scripted_stores::*;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

@@ -6,9 +6,9 @@ mod scripted_stores;
 
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Budget, Disk, Kind, Result, SEGMENT_BLOCKS};
 use lacuna_crypto::{Cipher, SeededRandom};
-use lacuna_medium::{MemoryObjects, ObjectStore, ObjectTransaction};
+use lacuna_medium::{ObjectStore, ObjectTransaction};
 use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, ObjectOptions, ObjectParams, Stores};
-use lacuna_sim::{InterceptedObjects, ObjectInterceptor, Rng};
+use lacuna_sim::{InterceptedObjects, MemoryObjects, ObjectInterceptor, Rng};
 use scripted_stores::*;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

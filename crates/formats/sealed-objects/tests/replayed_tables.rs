@@ -6,9 +6,9 @@ mod fixture;
 use fixture::*;
 use lacuna_contracts::{Disk, Error, Kind, Result};
 use lacuna_crypto::Cipher;
-use lacuna_medium::{MemoryObject, MemoryObjects, ObjectStep, ObjectStore, ObjectTransaction};
+use lacuna_medium::{ObjectStep, ObjectStore, ObjectTransaction};
 use lacuna_sealed_objects::{ObjectAccess, ObjectDisk, ObjectLayout, SnapshotState, Stores, list_snapshots};
-use lacuna_sim::{InterceptedObjects, ObjectInterceptor};
+use lacuna_sim::{InterceptedObjects, MemoryObject, MemoryObjects, ObjectInterceptor};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 

@@ -7,9 +7,9 @@ mod fixture;
 use fixture::*;
 use lacuna_contracts::{BlockAddr, Disk, Kind};
 use lacuna_crypto::Cipher;
-use lacuna_medium::{MemoryObject, ObjectStep, ObjectStore, ObjectTransaction};
+use lacuna_medium::{ObjectStep, ObjectStore, ObjectTransaction};
 use lacuna_sealed_objects::ObjectLayout;
-use lacuna_sim::Rng;
+use lacuna_sim::{MemoryObject, Rng};
 use std::collections::BTreeSet;
 
 /// Three whole segments and a part of one.

@@ -1,7 +1,8 @@
 //! Test doubles for [`lacuna_medium::Medium`], [`lacuna_medium::Folder`] and
 //! [`lacuna_medium::ObjectStore`]: power cuts, faults, reads that lie, requests of a dead process
-//! that arrive later, queries that time out, a recorder, and simulated time; and a model of a disk
-//! to compare with. Test helpers that are not about media are in `testkit`.
+//! that arrive later, queries that time out, a recorder, and simulated time; an object store in
+//! memory; and a model of a disk to compare with. Test helpers that are not about media are in
+//! `testkit`.
 //!
 //! Invariants kept here:
 //! - Everything is deterministic: the same seed and the same calls in the same order give the same
@@ -24,6 +25,8 @@ mod intercepted_objects;
 mod latency;
 mod lies;
 mod lying_objects;
+mod memory_objects;
+mod memory_pages;
 mod nth_call;
 mod operation;
 mod power;
@@ -46,6 +49,7 @@ pub use intercepted_objects::{InterceptedObjects, ObjectInterceptor};
 pub use latency::{LatencyMedium, LatencyModel, ReadStats};
 pub use lies::{HonestReads, Lies};
 pub use lying_objects::LyingObjects;
+pub use memory_objects::{MemoryObject, MemoryObjects};
 pub use nth_call::{NthCall, SWEPT_ERRNOS, call_error, is_refusal_errno, reports_failure, sweep_cases};
 pub use operation::{OpKind, RunDigest};
 pub use query_timeouts::QueryTimeouts;

@@ -3,11 +3,10 @@
 //! well.
 
 use crate::lies::next_lie;
-use crate::{Lies, Rng};
+use crate::{Lies, MemoryObject, MemoryObjects, Rng};
 use lacuna_contracts::{Error, Kind, Result};
 use lacuna_medium::{
-    KeySelection, MemoryObject, MemoryObjects, ObjectStore, ObjectTransaction, Query, QueryAnswer,
-    ReadExtent, SnapshotId,
+    KeySelection, ObjectStore, ObjectTransaction, Query, QueryAnswer, ReadExtent, SnapshotId,
 };
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;

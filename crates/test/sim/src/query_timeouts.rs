@@ -81,7 +81,8 @@ impl ObjectInterceptor for UnansweringObjects {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lacuna_medium::{KeySelection, MemoryObjects, ObjectStep, ObjectTransaction, ReadExtent};
+    use crate::MemoryObjects;
+    use lacuna_medium::{KeySelection, ObjectStep, ObjectTransaction, ReadExtent};
 
     /// A store whose objects 1 and 2 hold a byte each.
     fn two_objects(timeouts: &QueryTimeouts) -> Arc<dyn ObjectStore> {

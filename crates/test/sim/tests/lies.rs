@@ -2,10 +2,11 @@
 //! where they are told to.
 
 use lacuna_medium::{
-    Folder, KeySelection, Medium, MemoryObjects, ObjectStep, ObjectStore, ObjectTransaction, Query,
-    ReadExtent,
+    Folder, KeySelection, Medium, ObjectStep, ObjectStore, ObjectTransaction, Query, ReadExtent,
 };
-use lacuna_sim::{CrashFolder, CrashMedium, HonestReads, Lies, LyingObjects, MediumImage, Rng};
+use lacuna_sim::{
+    CrashFolder, CrashMedium, HonestReads, Lies, LyingObjects, MediumImage, MemoryObjects, Rng,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 

@@ -86,7 +86,7 @@ pub(crate) fn lost_snapshot(record: &SnapshotRecord, found: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lacuna_medium::MemoryObjects;
+    use lacuna_sim::MemoryObjects;
 
     #[test]
     fn a_mark_holds_its_number_only_at_its_snapshot() {

@@ -152,7 +152,8 @@ pub(crate) const BAD_OBJECT_HINT: &str = "restore the object, or roll the disk b
 mod tests {
     use super::*;
     use crate::layouts::chain::ChainTail;
-    use lacuna_medium::{MemoryObjects, ObjectStore, ObjectTransaction};
+    use lacuna_medium::{ObjectStore, ObjectTransaction};
+    use lacuna_sim::MemoryObjects;
 
     fn key(binds: bool) -> SealKey {
         SealKey::new(&Secret::copy_from(&[1; 32]), &[2; 16], binds)

@@ -4,8 +4,8 @@ use super::*;
 use crate::versions::page::PAGE_LEN;
 use crate::versions::pages::SESSION_COUNTERS;
 use crate::versions::store::{OBJECT_PAGES, PAGE_SEGMENTS};
-use lacuna_medium::{MemoryObject, MemoryObjects, ObjectStep, ObjectStore, ObjectTransaction};
-use lacuna_sim::QueryTimeouts;
+use lacuna_medium::{ObjectStep, ObjectStore, ObjectTransaction};
+use lacuna_sim::{MemoryObject, MemoryObjects, QueryTimeouts};
 use std::sync::Arc;
 
 #[path = "old_page_tests.rs"]

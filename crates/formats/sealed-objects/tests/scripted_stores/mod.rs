@@ -4,11 +4,9 @@
 
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk, Error, Kind, Result};
 use lacuna_crypto::Cipher;
-use lacuna_medium::{
-    MemoryObjects, ObjectKey, ObjectStep, ObjectStore, ObjectTransaction, Query, QueryAnswer,
-};
+use lacuna_medium::{ObjectKey, ObjectStep, ObjectStore, ObjectTransaction, Query, QueryAnswer};
 use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, ObjectOptions, ObjectParams, Stores};
-use lacuna_sim::{InterceptedObjects, ObjectInterceptor, Rng};
+use lacuna_sim::{InterceptedObjects, MemoryObjects, ObjectInterceptor, Rng};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

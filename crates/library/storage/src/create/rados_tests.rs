@@ -7,8 +7,7 @@ use crate::format::{CreateOptions, Shape};
 use crate::observer::Silent;
 use crate::rados::{ClusterOptions, WriterLock, WriterSeries};
 use lacuna_contracts::SecretVec;
-use lacuna_medium::{MemoryObject, MemoryObjects};
-use lacuna_sim::QueryTimeouts;
+use lacuna_sim::{MemoryObject, MemoryObjects, QueryTimeouts};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 

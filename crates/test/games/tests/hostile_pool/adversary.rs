@@ -4,8 +4,9 @@
 use crate::fixture::*;
 use lacuna_contracts::{BlockAddr, Disk};
 use lacuna_crypto::{Cipher, SeededRandom};
-use lacuna_medium::{MemoryObject, MemoryObjects, ObjectKey, ObjectStep, ObjectStore, ObjectTransaction};
+use lacuna_medium::{ObjectKey, ObjectStep, ObjectStore, ObjectTransaction};
 use lacuna_sealed_objects::{ObjectDisk, ObjectLayout, SnapshotRecord, Stores, list_snapshots};
+use lacuna_sim::{MemoryObject, MemoryObjects};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;

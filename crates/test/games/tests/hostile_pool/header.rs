@@ -14,7 +14,8 @@ use lacuna_header::{
     COPY_A, COPY_B, FormatId, HEADER_AREA, HEADER_LEN, OpenHeader, PublicHeader, TAIL_AREA,
     change_passphrase, open, open_by_key, repair,
 };
-use lacuna_medium::{MemoryObject, MemoryObjects, ObjectStep, ObjectStore, ObjectTransaction, StripedMedium};
+use lacuna_medium::{ObjectStep, ObjectStore, ObjectTransaction, StripedMedium};
+use lacuna_sim::{MemoryObject, MemoryObjects};
 use std::sync::Arc;
 
 /// The offset of the record of the medium's length in the first object, after the data of the

@@ -2,10 +2,10 @@
 //! RADOS does for self-managed snapshots, it copies an object at the first write after a snapshot.
 
 use crate::memory_pages::PagedBytes;
-use crate::{
+use lacuna_contracts::{Error, Kind, Result};
+use lacuna_medium::{
     KeySelection, ObjectKey, ObjectStep, ObjectStore, ObjectTransaction, Query, QueryAnswer, SnapshotId,
 };
-use lacuna_contracts::{Error, Kind, Result};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

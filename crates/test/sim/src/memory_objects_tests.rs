@@ -2,7 +2,7 @@
 //! snapshots.
 
 use super::*;
-use crate::ReadExtent;
+use lacuna_medium::ReadExtent;
 
 fn write(store: &MemoryObjects, object: u64, offset: u64, data: &[u8]) -> u64 {
     store.apply_one(ObjectTransaction { object, steps: vec![ObjectStep::Write { offset, data }] }).unwrap()

@@ -1,6 +1,6 @@
 //! The bytes of one object in memory, in pages that copies share until one of them changes.
 
-use crate::pieces::pieces;
+use lacuna_medium::pieces;
 use std::sync::Arc;
 
 const PAGE: usize = 16 << 10;
