@@ -78,9 +78,7 @@ fn a_file_gets_the_scheme_that_its_attribute_names() {
     }
     // The choice is in the record, whether or not the file was open when it was made.
     ask(&vault, ino, "rand");
-    vault.close().unwrap();
-    drop(vault);
-    let vault = world.open().unwrap();
+    let vault = world.reopen(vault);
     vault.convert(ino).unwrap();
     assert_eq!(scheme(&vault, ino), Scheme::Rand);
     assert_read(&vault, ino);
@@ -102,9 +100,7 @@ fn an_open_vault_converts_files_in_the_background() {
     (0..70).for_each(|_| use_once(&vault, read));
     wait_for("what suits", || scheme(&vault, read) == Scheme::Comp);
     use_once(&vault, read);
-    vault.close().unwrap();
-    drop(vault);
-    let vault = world.open().unwrap();
+    let vault = world.reopen(vault);
     assert_eq!((scheme(&vault, asked), scheme(&vault, read)), (Scheme::Rand, Scheme::Comp));
     assert!(vault.check(&mut |_, _| ()).unwrap().bad.is_empty());
 }
@@ -155,9 +151,7 @@ fn a_conversion_that_finds_no_space_half_way_loses_nothing() {
         let mut world = VaultHarness::new(4);
         let vault = world.create(Choice::Auto);
         let ino = make(&vault, b"file");
-        vault.close().unwrap();
-        drop(vault);
-        let vault = world.open().unwrap();
+        let vault = world.reopen(vault);
         ask(&vault, ino, "comp");
         vault.sync().unwrap();
         world.folder.set_capacity(world.folder.used() + room * (96 << 10));
@@ -197,9 +191,7 @@ fn a_block_that_cannot_be_read_postpones_only_its_conversion() {
             assert_eq!(scheme(&vault, ino), wanted, "{context}");
             assert_read(&vault, ino);
         }
-        vault.close().unwrap();
-        drop(vault);
-        let vault = world.open().unwrap();
+        let vault = world.reopen(vault);
         assert_read(&vault, ino);
         assert!(vault.check(&mut |_, _| ()).unwrap().bad.is_empty(), "read {reads}");
     }
@@ -236,9 +228,7 @@ fn a_conversion_that_meets_a_bad_block_is_tried_once_in_the_background() {
     }
     assert_eq!(postponed(), 1);
     world.folder.heal();
-    vault.close().unwrap();
-    drop(vault);
-    let vault = world.open().unwrap();
+    let vault = world.reopen(vault);
     vault.convert(bad).unwrap();
     assert_eq!(scheme(&vault, bad), Scheme::Comp);
     assert_read(&vault, bad);

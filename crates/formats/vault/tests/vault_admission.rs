@@ -24,9 +24,7 @@ fn with_a_due_checkpoint() -> (VaultHarness, Vault, u64) {
     let file = vault.create_node(ROOT, b"file", NewNode::File, 0o644, 0, 0).unwrap().ino;
     vault.write(file, 0, &vec![1; 100 << 12]).unwrap();
     // Both files of the journal have little spare space after this.
-    vault.close().unwrap();
-    drop(vault);
-    let vault = world.open().unwrap();
+    let vault = world.reopen(vault);
     vault.write(file, 0, &vec![2; 100 << 12]).unwrap();
     assert!(counter(&vault, "journal_used") >= world.journal.checkpoint_at);
     (world, vault, file)
@@ -120,9 +118,7 @@ fn a_refused_commit_shrinks_the_inactive_journal_file() {
     assert!(longest() < 3 << 20, "{} bytes", longest());
     world.folder.heal();
     make(b"after").unwrap();
-    vault.close().unwrap();
-    drop(vault);
-    let vault = world.open().unwrap();
+    let vault = world.reopen(vault);
     assert!(vault_harness::dump::content(&vault, file, 1 << 20) == vec![6; 1 << 20]);
     for name in [&b"pending"[..], b"after"] {
         vault.lookup(ROOT, name).unwrap();

@@ -141,9 +141,7 @@ fn closed(rounds: u64) -> ClosedVault {
     let (mut vault, mut truth) = (world.create(Choice::Auto), ExpectedTree::new());
     for round in 0..rounds {
         fill(&vault, &mut truth, round);
-        vault.close().unwrap();
-        drop(vault);
-        vault = world.open().unwrap();
+        vault = world.reopen(vault);
     }
     let files = truth.keys().filter_map(|path| vault.file_stat(find(&vault, path).unwrap()).ok());
     let of_files: BTreeSet<String> = files.filter_map(|stat| stat.backing).collect();

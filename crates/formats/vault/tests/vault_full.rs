@@ -39,9 +39,7 @@ fn a_full_directory_loses_nothing_and_works_again_with_space() {
             let report = vault.check(&mut |_, _| ()).unwrap();
             assert!(report.bad.is_empty(), "{context}: {:?}", report.bad);
         }
-        vault.close().unwrap();
-        drop(vault);
-        let vault = world.open().unwrap();
+        let vault = world.reopen(vault);
         assert_same(&of_vault(&vault), &of_model(&model.reopened()), &format!("seed {seed}"));
         assert!(world.log.lock().is_empty(), "{:?}", world.log.lock());
     }
@@ -68,9 +66,7 @@ fn files_are_removed_from_a_full_directory() {
     vault.sync().unwrap();
     vault.write(other, 0, &vec![2; 1 << 16]).unwrap();
     vault.sync().unwrap();
-    vault.close().unwrap();
-    drop(vault);
-    let vault = world.open().unwrap();
+    let vault = world.reopen(vault);
     assert_eq!(vault.lookup(ROOT, b"large").unwrap_err().errno(), libc::ENOENT);
     assert_eq!(vault_harness::dump::content(&vault, other, 1 << 16), vec![2; 1 << 16]);
 }
@@ -131,9 +127,7 @@ fn small_files_that_fill_a_directory_are_committed_and_removed() {
         println!("journal {journal:?}, {space} bytes, commits: {commits}: {made:?} files");
         // Removed files freed their space.
         assert!(made[3] > made[0] / 2, "journal {journal:?}, {space} bytes: {made:?}");
-        vault.close().unwrap();
-        drop(vault);
-        let vault = world.open().unwrap();
+        let vault = world.reopen(vault);
         assert_eq!(vault.lookup(ROOT, b"file 3 0").unwrap_err().errno(), libc::ENOENT);
         assert!(vault.check(&mut |_, _| ()).unwrap().bad.is_empty());
     }
@@ -270,9 +264,7 @@ fn files_can_be_removed_after_a_close_with_little_free_space() {
         vault.unlink(ROOT, b"large").unwrap();
         vault.sync().unwrap_or_else(|e| panic!("{free} bytes free: {e}"));
         assert!(world.folder.used() < 1 << 20, "{free} bytes free");
-        vault.close().unwrap();
-        drop(vault);
-        let vault = world.open().unwrap();
+        let vault = world.reopen(vault);
         assert_eq!(vault.lookup(ROOT, b"large").unwrap_err().errno(), libc::ENOENT);
     }
 }
@@ -285,9 +277,7 @@ fn a_checkpoint_without_space_prevents_no_commit() {
         let context = format!("{free} bytes free");
         let (mut world, vault) = with_a_large_file(step);
         // A checkpoint; after it the other journal file has little spare space.
-        vault.close().unwrap();
-        drop(vault);
-        let vault = world.open().unwrap();
+        let vault = world.reopen(vault);
         for n in 0..400 {
             vault.create_node(ROOT, format!("file {n}").as_bytes(), NewNode::File, 0o644, 0, 0).unwrap();
         }

@@ -110,6 +110,13 @@ impl VaultHarness {
         Vault::open(self.base(), &VaultHarness::master(), UUID, &options)
     }
 
+    /// Closes a vault of this folder and opens it again.
+    pub fn reopen(&mut self, vault: Vault) -> Vault {
+        vault.close().unwrap();
+        drop(vault);
+        self.open().unwrap()
+    }
+
     pub fn open_with(&mut self, change: impl FnOnce(&mut VaultOpenOptions)) -> Result<Vault> {
         let mut options = self.options();
         change(&mut options);

@@ -47,9 +47,7 @@ fn prepare_similar_records(world: &mut VaultHarness, choice: Choice, rng: &mut R
                 model.unlink(ROOT, &name).unwrap();
             }
             (1, _) => {
-                vault.close().unwrap();
-                drop(vault);
-                vault = world.open().unwrap();
+                vault = world.reopen(vault);
             }
             _ => {
                 let ino = known.unwrap_or_else(|| {
@@ -75,9 +73,7 @@ fn prepare_tree(world: &mut VaultHarness, choice: Choice, rng: &mut Rng) -> (Vau
         ops::work(&vault, &mut model, rng, 25);
         vault.sync().unwrap();
         if rng.chance(1, 2) {
-            vault.close().unwrap();
-            drop(vault);
-            vault = world.open().unwrap();
+            vault = world.reopen(vault);
             model = model.reopened();
         }
     }
