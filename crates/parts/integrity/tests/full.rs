@@ -66,6 +66,28 @@ fn read(file: &ProtectedFile, us: &FailingStorage, block: u64) -> Vec<u8> {
     plain
 }
 
+/// Updates the model after an update, which may have written only a prefix of its blocks if it was
+/// refused. Returns whether all of them are new.
+fn account_update(
+    file: &ProtectedFile,
+    us: &FailingStorage,
+    model: &mut FileModel,
+    first: u64,
+    plain: &[u8],
+    what: &str,
+) -> bool {
+    let mut new = true;
+    for (block, wrote) in (first..file.blocks()).zip(plain.chunks_exact(128)) {
+        let found = read(file, us, block);
+        new &= found == wrote;
+        if new {
+            model.update(block, wrote, 128);
+        }
+        assert!(found == model.block(block, 128), "{what}: block {block}");
+    }
+    new
+}
+
 #[test]
 fn a_file_stays_usable_without_space() {
     for (seed, choice) in (0..40).flat_map(|seed| CHOICES.map(|choice| (seed, choice))) {
@@ -82,22 +104,8 @@ fn a_file_stays_usable_without_space() {
                 Ok(()) => model.update(first, &plain, 128),
                 Err(e) => assert_eq!(e.kind(), Kind::NoSpace),
             }
-            // A refused update may have written a prefix of the blocks.
-            let mut new = true;
-            for (block, wrote) in (first..).zip(plain.chunks_exact(128)) {
-                if block >= file.blocks() {
-                    break;
-                }
-                let found = read(&file, &us, block);
-                new &= found == wrote;
-                if new {
-                    model.update(block, wrote, 128);
-                }
-                assert!(
-                    found == model.block(block, 128),
-                    "{choice:?}, seed {seed}, step {step}, block {block}"
-                );
-            }
+            let what = format!("{choice:?}, seed {seed}, step {step}");
+            account_update(&file, &us, &mut model, first, &plain, &what);
             if rng.chance(1, 5) {
                 let trusted = file.commit(&us);
                 *us.one_in.lock() = 0;
@@ -139,15 +147,7 @@ fn change(file: &mut ProtectedFile, us: &FailingStorage, model: &mut FileModel, 
             let count = 1 + rng.below(most);
             let plain = content(rng, 128, count as usize);
             let result = file.update(us, first, &plain);
-            let mut new = true;
-            for (block, wrote) in (first..file.blocks()).zip(plain.chunks_exact(128)) {
-                let found = read(file, us, block);
-                new &= found == wrote;
-                if new {
-                    model.update(block, wrote, 128);
-                }
-                assert!(found == model.block(block, 128), "{what}: block {block}");
-            }
+            let new = account_update(file, us, model, first, &plain, what);
             assert!(new || result.is_err(), "{what}");
             result
         }
@@ -244,18 +244,8 @@ fn an_update_that_changes_many_pages_of_rtree_is_refused_before_it_changes_block
                     refused += 1;
                 }
             }
-            let mut new = true;
-            for (block, wrote) in (first..).zip(plain.chunks_exact(128)) {
-                let found = read(&file, &us, block);
-                new &= found == wrote;
-                if new {
-                    model.update(block, wrote, 128);
-                }
-                assert!(
-                    found == model.block(block, 128),
-                    "{scheme:?}, seed {seed}, round {round}, block {block}"
-                );
-            }
+            let what = format!("{scheme:?}, seed {seed}, round {round}");
+            account_update(&file, &us, &mut model, first, &plain, &what);
             *us.one_in.lock() = 0;
             let again = rng.bytes(128);
             for block in first..first + 256 {
