@@ -82,32 +82,21 @@ pub(crate) struct WriterParts {
 
 impl DiskWriter {
     pub(crate) fn new(parts: WriterParts, turn: WriterState) -> DiskWriter {
-        let WriterParts {
-            buffer,
-            index,
-            keys,
-            log_writer,
-            checkpoints,
-            collector,
-            purger,
-            reader,
-            purge_stats: account,
-        } = parts;
         DiskWriter {
+            purge_wanted: AtomicBool::new(turn.purging),
             state: Mutex::new(turn),
-            buffer,
-            index,
-            keys,
-            log_writer,
-            checkpoints,
-            collector,
-            purger,
-            reader,
+            buffer: parts.buffer,
+            index: parts.index,
+            keys: parts.keys,
+            log_writer: parts.log_writer,
+            checkpoints: parts.checkpoints,
+            collector: parts.collector,
+            purger: parts.purger,
+            reader: parts.reader,
             health: FailStop::of_disk("flash"),
             sensitive: RwLock::default(),
-            purge_wanted: AtomicBool::new(turn.purging),
             progress: AtomicU64::new(0),
-            purge_stats: account,
+            purge_stats: parts.purge_stats,
         }
     }
 
