@@ -10,8 +10,8 @@ use fixture::{create, fill, flush_hidden, open, params_of};
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk};
 use lacuna_deniable::{Levels, Params, StripeGeometry};
 use lacuna_medium::{Medium, MemoryMedium};
-use lacuna_testkit::golden_medium;
 use lacuna_testkit::levels::assert_contents;
+use lacuna_testkit::{golden_medium, write_golden_medium};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -102,11 +102,5 @@ fn the_golden_disk_takes_writes_for_laps() {
 #[test]
 #[ignore = "makes the golden disk, which is never made again"]
 fn write_the_golden_disk() {
-    let (bytes, mut kept) = (make(), Vec::new());
-    for (at, block) in bytes.chunks(BLOCK_SIZE).enumerate().filter(|(_, b)| b.iter().any(|&byte| byte != 0)) {
-        kept.extend(((at * BLOCK_SIZE) as u64).to_le_bytes());
-        kept.extend(block);
-    }
-    assert!(!path().exists(), "it is there already");
-    std::fs::write(path(), kept).unwrap();
+    write_golden_medium(&path(), &make());
 }

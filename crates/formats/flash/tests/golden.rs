@@ -12,7 +12,7 @@ use lacuna_contracts::{BLOCK_SIZE, BlockAddr, Disk};
 use lacuna_flash::{FlashDisk, OpenOptions, Params};
 use lacuna_medium::MemoryMedium;
 use lacuna_nand::{ChipGeometry, Flash, Mapping, SimulatedChip, WearModel};
-use lacuna_testkit::golden_medium;
+use lacuna_testkit::{golden_medium, write_golden_medium};
 use second_reader::SecondReader;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -128,16 +128,6 @@ fn write_the_golden_disk() {
     let (bytes, params) = make();
     let medium = Arc::new(MemoryMedium::from_bytes(bytes.clone()));
     check(&open(&medium, &params, true));
-    let mut kept = vec![];
-    for (at, data) in
-        (0u64..).zip(bytes.chunks(BLOCK_SIZE)).filter(|(_, data)| data.iter().any(|byte| *byte != 0))
-    {
-        kept.extend((at * BLOCK_SIZE as u64).to_le_bytes());
-        kept.extend(data);
-        kept.resize(kept.len() + BLOCK_SIZE - data.len(), 0);
-    }
-    assert!(!path("flash-v1.sparse").exists(), "it is there already");
-    std::fs::create_dir_all(path("")).unwrap();
-    std::fs::write(path("flash-v1.sparse"), kept).unwrap();
+    write_golden_medium(&path("flash-v1.sparse"), &bytes);
     std::fs::write(path("flash-v1.params"), params.encode()).unwrap();
 }

@@ -1,4 +1,4 @@
-//! Reads media of golden images from files.
+//! Reads media of golden images from files, and writes such files.
 
 use lacuna_contracts::BLOCK_SIZE;
 use std::path::Path;
@@ -18,4 +18,21 @@ pub fn golden_medium(file: &Path, len: u64) -> Vec<u8> {
     }
     bytes.truncate(len as usize);
     bytes
+}
+
+/// Writes the file of a new golden image, for [`golden_medium`].
+///
+/// # Panics
+///
+/// If there is such a file already: golden images are never made again.
+pub fn write_golden_medium(file: &Path, bytes: &[u8]) {
+    let mut kept = vec![];
+    let blocks = (0u64..).zip(bytes.chunks(BLOCK_SIZE));
+    for (at, data) in blocks.filter(|(_, data)| data.iter().any(|byte| *byte != 0)) {
+        kept.extend((at * BLOCK_SIZE as u64).to_le_bytes());
+        kept.extend(data);
+        kept.resize(kept.len() + BLOCK_SIZE - data.len(), 0);
+    }
+    assert!(!file.exists(), "it is there already");
+    std::fs::write(file, kept).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
 }

@@ -21,7 +21,7 @@ mod two_sample;
 
 pub use discreet_reads::{CountingMedium, DiscreetReads};
 pub use failed_sync::{FailingSyncMedium, check_reopen_after_failed_sync, flush_until_refused};
-pub use golden_medium::golden_medium;
+pub use golden_medium::{golden_medium, write_golden_medium};
 pub use lacuna_sim::env_number;
 pub use program::is_program_available;
 pub use python::python_reader;
