@@ -14,6 +14,14 @@ fn pages(stamps: impl IntoIterator<Item = u64>) -> Vec<u8> {
     stamps.into_iter().flat_map(page).collect()
 }
 
+/// A new store in an empty folder, with one object.
+fn new_store(options: &StoreOptions) -> (CrashFolder, Arc<MemoryAnchor>, Store, ObjectId) {
+    let (folder, anchor) = (CrashFolder::new(), Arc::new(MemoryAnchor::default()));
+    let store = Store::create(base(&folder, &anchor, 1), keys(), options).unwrap();
+    let object = store.new_object().unwrap();
+    (folder, anchor, store, object)
+}
+
 fn read(store: &Store, object: ObjectId, first: u64, count: usize) -> Vec<u8> {
     let mut bytes = vec![1; count * PAGE];
     store.read(object, first, &mut bytes).unwrap();
@@ -25,9 +33,7 @@ fn read(store: &Store, object: ObjectId, first: u64, count: usize) -> Vec<u8> {
 #[test]
 fn no_space_in_a_hole_leaves_the_pages_before_it() {
     for (free, punches) in (0..13).flat_map(|free| [(free, true), (free, false)]) {
-        let (folder, anchor) = (CrashFolder::new(), Arc::new(MemoryAnchor::default()));
-        let store = Store::create(base(&folder, &anchor, 1), keys(), &options()).unwrap();
-        let object = store.new_object().unwrap();
+        let (folder, anchor, store, object) = new_store(&options());
         store.write(object, 1000, &page(7)).unwrap();
         store.write(object, 50, &pages(1..=3)).unwrap();
         folder.set_capacity(folder.used() + free * PAGE as u64);
@@ -55,9 +61,7 @@ fn no_space_in_a_hole_leaves_the_pages_before_it() {
 fn a_quota_reached_in_a_hole_leaves_the_store_usable() {
     for room in 1..16 {
         let context = format!("room for {room} pages");
-        let (folder, anchor) = (CrashFolder::new(), Arc::new(MemoryAnchor::default()));
-        let store = Store::create(base(&folder, &anchor, 1), keys(), &options()).unwrap();
-        let object = store.new_object().unwrap();
+        let (folder, anchor, store, object) = new_store(&options());
         store.write(object, 1000, &page(7)).unwrap();
         folder.set_quota(folder.used() + room * PAGE as u64);
         for _ in 0..2 {
@@ -86,9 +90,7 @@ fn a_quota_reached_in_a_hole_leaves_the_store_usable() {
 fn no_space_for_an_overwrite_leaves_the_old_pages() {
     let mut outcomes = [0; 3];
     for (after, forever) in (0..12).flat_map(|after| [(after, false), (after, true)]) {
-        let (folder, anchor) = (CrashFolder::new(), Arc::new(MemoryAnchor::default()));
-        let store = Store::create(base(&folder, &anchor, 1), keys(), &options()).unwrap();
-        let object = store.new_object().unwrap();
+        let (folder, anchor, store, object) = new_store(&options());
         // The first sixteen go to the journal, the rest in place.
         store.write(object, 0, &pages(1..=20)).unwrap();
         store.commit(b"said", None).unwrap();
@@ -130,9 +132,7 @@ fn no_space_for_an_overwrite_leaves_the_old_pages() {
 fn no_space_to_write_the_journal_again_fails_that_write_alone() {
     for (after, rewritten) in (0..12).flat_map(|after| [(after, false), (after, true)]) {
         let context = format!("after {after} writes, written again before: {rewritten}");
-        let (folder, anchor) = (CrashFolder::new(), Arc::new(MemoryAnchor::default()));
-        let store = Store::create(base(&folder, &anchor, 1), keys(), &options()).unwrap();
-        let object = store.new_object().unwrap();
+        let (folder, anchor, store, object) = new_store(&options());
         store.write(object, 0, &pages(1..=12)).unwrap();
         // Taking these pages needs no write.
         store.reserve(100 * PAGE as u64, 0).unwrap();
@@ -168,9 +168,7 @@ fn no_space_to_write_the_journal_again_fails_that_write_alone() {
 /// Writes that are refused after they took pages of the journal give them back for the next write.
 #[test]
 fn refused_writes_do_not_use_up_the_journal() {
-    let (folder, anchor) = (CrashFolder::new(), Arc::new(MemoryAnchor::default()));
-    let store = Store::create(base(&folder, &anchor, 1), keys(), &options()).unwrap();
-    let object = store.new_object().unwrap();
+    let (folder, anchor, store, object) = new_store(&options());
     store.write(object, 0, &pages(1..=30)).unwrap();
     store.commit(b"said", None).unwrap();
     // Taking these pages needs no write.
@@ -196,11 +194,9 @@ fn refused_writes_do_not_use_up_the_journal() {
 #[test]
 fn a_retried_commit_records_no_later_changes() {
     for root in [None, Some(&b"root"[..])] {
-        let (folder, anchor) = (CrashFolder::new(), Arc::new(MemoryAnchor::default()));
         // A store without a thread does not retry.
         let background = StoreOptions { background: true, ..options() };
-        let store = Store::create(base(&folder, &anchor, 1), keys(), &background).unwrap();
-        let object = store.new_object().unwrap();
+        let (folder, anchor, store, object) = new_store(&background);
         store.write(object, 0, &page(1)).unwrap();
         let (before, mut noted) = (store.last_noted_number(), 0);
         let done = store.commit_then(b"said", root, &mut || {
@@ -222,9 +218,7 @@ fn a_retried_commit_records_no_later_changes() {
 /// that no checkpoint has written back: no call may free it.
 #[test]
 fn the_journal_stays_whole_while_a_commit_with_a_root_is_pending() {
-    let (folder, anchor) = (CrashFolder::new(), Arc::new(MemoryAnchor::default()));
-    let store = Store::create(base(&folder, &anchor, 1), keys(), &options()).unwrap();
-    let object = store.new_object().unwrap();
+    let (folder, anchor, store, object) = new_store(&options());
     for stamp in [1, 101] {
         store.write(object, 0, &pages(stamp..stamp + 30)).unwrap();
         store.commit(b"said", None).unwrap();
