@@ -3,10 +3,10 @@
 mod harness;
 
 use harness::client::{OPT_LIST, OPT_STARTTLS, RawClient};
-use harness::{GatedDisk, ServerThread, noise, run, skipped, text};
+use harness::{GatedDisk, ServerThread, run, text};
 use lacuna_contracts::BLOCK_SIZE;
 use lacuna_nbd::{Exports, Listen, NbdServer, ServerSettings, TlsMode};
-use lacuna_testkit::is_program_available;
+use lacuna_testkit::{is_program_available, noise, skipped};
 use std::path::Path;
 use std::process::Command;
 

@@ -3,8 +3,9 @@
 mod harness;
 
 use harness::client::*;
-use harness::{GatedDisk, Random, ServerThread, noise, wait_until};
+use harness::{GatedDisk, ServerThread};
 use lacuna_nbd::{Clients, Exports, NbdRequest, REQUEST_LEN, ServerSettings, serve_replayed};
+use lacuna_testkit::{Rng, noise, wait_until};
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
@@ -29,7 +30,7 @@ fn opening() -> Vec<u8> {
 #[test]
 fn no_bytes_break_the_server() {
     let disk = GatedDisk::new(16);
-    let mut random = Random(21);
+    let mut random = Rng::new(21);
     for round in 0..3000u64 {
         let len = random.below(400) as usize;
         let mut bytes = if round % 3 == 0 { Vec::new() } else { opening() };

@@ -3,12 +3,12 @@
 mod harness;
 
 use harness::client::*;
-use harness::{GatedDisk, ServerThread, run, skipped, text, wait_until};
+use harness::{GatedDisk, ServerThread, run, text};
 use lacuna_contracts::Kind;
 use lacuna_nbd::{
     ClientPeer, Clients, Exports, Listen, Listeners, NbdServer, ServerSettings, StopHandle, TlsMode,
 };
-use lacuna_testkit::is_program_available;
+use lacuna_testkit::{is_program_available, skipped, wait_until};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;

@@ -3,9 +3,10 @@
 mod harness;
 
 use harness::client::*;
-use harness::{GatedDisk, Random, ServerThread, noise, wait_until};
+use harness::{GatedDisk, ServerThread};
 use lacuna_contracts::BLOCK_SIZE;
 use lacuna_nbd::{Exports, ServerSettings};
+use lacuna_testkit::{Rng, noise, wait_until};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
@@ -96,7 +97,7 @@ fn requests_of_any_alignment_match_an_array() {
         assert_eq!(client.size, 64 * BLOCK_SIZE as u64);
         let mut model = noise(1, client.size as usize);
         client.write(0, &model);
-        let mut random = Random(7);
+        let mut random = Rng::new(7);
         for round in 0..600u64 {
             let offset = random.below(client.size);
             let length = random.below((client.size - offset).min(40_000) + 1);
@@ -131,7 +132,7 @@ fn many_requests_in_flight_are_all_answered_once() {
         let mut client = RawClient::connect(&server.socket(), structured);
         let contents = noise(3, client.size as usize);
         client.write(0, &contents);
-        let mut random = Random(11);
+        let mut random = Rng::new(11);
         for _ in 0..60 {
             let mut expected: HashMap<u64, (u64, Option<usize>)> = HashMap::new();
             for _ in 0..random.below(40) {

@@ -1,4 +1,4 @@
-//! Finds external programs that tests use.
+//! Finds external programs that tests use, and reports tests that are skipped.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -15,9 +15,14 @@ pub fn is_program_available(program: &str) -> bool {
     let mut tried = RESULTS.lock().unwrap_or_else(PoisonError::into_inner);
     let why = tried.entry(program.to_owned()).or_insert_with(|| unavailable_reason(program));
     let Some(why) = why else { return true };
+    skipped(why);
+    false
+}
+
+/// Reports a skipped test, past the output capture of the test runner.
+pub fn skipped(why: &str) {
     // Not eprintln, because the test runner captures it.
     let _ = writeln!(std::io::stderr(), "skipped: {why}");
-    false
 }
 
 /// The reason why a program cannot be used; `None` if it can.

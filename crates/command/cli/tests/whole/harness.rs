@@ -1,5 +1,6 @@
 //! A temporary directory with a disk in it, and the program.
 
+pub(crate) use lacuna_testkit::{is_program_available, noise, skipped, wait_until};
 pub(crate) use rustix::process::Signal;
 use rustix::process::{Pid, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -10,7 +11,6 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 use tempfile::TempDir;
 
 /// A key derivation cost for tests only: no real disk should have it.
@@ -360,25 +360,6 @@ impl Drop for CloseOnDrop<'_> {
     }
 }
 
-/// Waits until a required event has happened.
-#[track_caller]
-pub(crate) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    for _ in 0..6000 {
-        if done() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    panic!("never happened: {what}");
-}
-
-/// Reports a skipped test, past the output capture of the test runner.
-pub(crate) fn skipped(why: &str) {
-    let _ = writeln!(std::io::stderr(), "skipped: {why}");
-}
-
-pub(crate) use lacuna_testkit::is_program_available;
-
 /// Whether file systems can be mounted here (this is tried) and `needs` can be used; prints a
 /// message if not.
 pub(crate) fn can_mount(needs: &str) -> bool {
@@ -395,16 +376,4 @@ pub(crate) fn can_mount(needs: &str) -> bool {
         skipped(&format!("{needs} cannot be used: {e}"));
     }
     usable.is_ok()
-}
-
-/// Pseudorandom bytes, the same for the same seed.
-pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_le_bytes()
-    };
-    (0..len.div_ceil(8)).flat_map(|_| next()).take(len).collect()
 }

@@ -1,13 +1,9 @@
 //! Requirements on the machine for tests that mount.
 
+pub(crate) use lacuna_testkit::{skipped, wait_until};
 use std::fs::{self, File};
-use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
-
-/// Limit for a required event, in steps of 10 ms.
-const PATIENCE: u32 = 6000;
 
 /// The reason why this machine cannot run a test that mounts, if there is one. Root in a container
 /// may lack privileges, so mounting is tried.
@@ -36,15 +32,6 @@ fn mounts() -> bool {
     mounted
 }
 
-pub(crate) fn skipped(why: &str) {
-    say(&format!("skipped: {why}"));
-}
-
-/// Not `println`, which the test runner captures.
-pub(crate) fn say(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{line}");
-}
-
 /// Runs a program, requires success and returns its standard output.
 #[track_caller]
 pub(crate) fn run(command: &mut Command) -> String {
@@ -60,15 +47,4 @@ pub(crate) fn mounts_below(dir: &Path) -> Vec<String> {
     let here = dir.to_str().unwrap();
     let points = table.lines().filter_map(|l| l.split(' ').nth(1)).filter(|m| m.starts_with(here));
     points.map(str::to_owned).collect()
-}
-
-/// Waits until a required event has happened.
-pub(crate) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    for _ in 0..PATIENCE {
-        if done() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    panic!("never happened: {what}");
 }

@@ -182,17 +182,3 @@ pub(crate) fn run(program: &str, args: &[&str]) {
 pub(crate) fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
-
-/// Pseudorandom bytes.
-pub(crate) fn pattern(len: usize) -> Vec<u8> {
-    let mut x = 0x2545_f491_4f6c_dd1d_u64;
-    let mut bytes = Vec::with_capacity(len);
-    while bytes.len() < len {
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        bytes.extend_from_slice(&x.to_le_bytes());
-    }
-    bytes.truncate(len);
-    bytes
-}

@@ -1,11 +1,12 @@
 //! Tests of file systems that fuse2fs serves, and of its writes at the unmount.
 
-use crate::fixture::{MountFixture, ServerThread, pattern, run, skip_unless_supported, text};
+use crate::fixture::{MountFixture, ServerThread, run, skip_unless_supported, text};
 use crate::machine::{skipped, wait_until};
 use crate::memory::MemoryDisk;
 use lacuna_contracts::Kind;
 use lacuna_fuse::DiskRequest;
 use lacuna_mount::{CoverRole, CoverSource, MountMethod, Program};
+use lacuna_testkit::noise;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -34,7 +35,7 @@ fn writes_that_fail_at_the_unmount_are_reported() {
     }
     let (place, disk) = (MountFixture::new(), Arc::new(MemoryDisk::new(64)));
     let mut server = ServerThread::start(request(&place, &disk, true));
-    fs::write(place.mountpoint().join("file"), pattern(1 << 20)).unwrap();
+    fs::write(place.mountpoint().join("file"), noise(1, 1 << 20)).unwrap();
     disk.fail_writes.store(true, SeqCst);
     let mut failed = None;
     wait_until("a close without another user", || {
@@ -95,7 +96,7 @@ fn a_program_writes_its_remaining_data_when_cover_comes() {
     let mut wanted = request(&place, &disk, true);
     wanted.cover = CoverRole::Needs(CoverSource::default());
     let mut server = ServerThread::start(wanted);
-    fs::write(place.mountpoint().join("file"), pattern(1 << 20)).unwrap();
+    fs::write(place.mountpoint().join("file"), noise(1, 1 << 20)).unwrap();
     disk.uncovered.store(true, SeqCst);
     let mut refused = None;
     wait_until("a close without another user", || {
@@ -111,7 +112,7 @@ fn a_program_writes_its_remaining_data_when_cover_comes() {
     place.assert_nothing_left();
 
     let server = ServerThread::start(request(&place, &disk, false));
-    assert!(fs::read(place.mountpoint().join("file")).unwrap() == pattern(1 << 20));
+    assert!(fs::read(place.mountpoint().join("file")).unwrap() == noise(1, 1 << 20));
     server.stop().unwrap();
     place.assert_nothing_left();
 }

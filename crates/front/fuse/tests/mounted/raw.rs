@@ -1,9 +1,10 @@
 //! Tests of the disk as a file.
 
-use crate::fixture::{MountFixture, ServerThread, pattern, run, skip_unless_supported, text};
+use crate::fixture::{MountFixture, ServerThread, run, skip_unless_supported, text};
 use crate::machine::wait_until;
 use crate::memory::MemoryDisk;
 use lacuna_contracts::Error;
+use lacuna_testkit::noise;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
@@ -23,7 +24,7 @@ fn raw_file_takes_and_gives_bytes() {
     let file = place.mountpoint().join("disk");
     let source = place.dir.path().join("source");
     let copy = place.dir.path().join("copy");
-    let bytes = pattern(8 << 20);
+    let bytes = noise(1, 8 << 20);
     fs::write(&source, &bytes).unwrap();
 
     run("cp", &[text(&source), text(&file)]);
@@ -66,7 +67,7 @@ fn holes_are_punched_and_found() {
     let server = place.raw(&disk);
     let path = place.mountpoint().join("disk");
     let mut file = File::options().read(true).write(true).open(&path).unwrap();
-    file.write_all_at(&pattern(3 << 20), 2 << 20).unwrap();
+    file.write_all_at(&noise(1, 3 << 20), 2 << 20).unwrap();
     assert_eq!(seek(&file, 0, libc::SEEK_DATA), 2 << 20);
     assert_eq!(seek(&file, 0, libc::SEEK_HOLE), 0);
     assert_eq!(seek(&file, (2 << 20) + 5, libc::SEEK_HOLE), 5 << 20);
@@ -75,7 +76,7 @@ fn holes_are_punched_and_found() {
     run("fallocate", &["--punch-hole", "--offset", "2097153", "--length", "1048575", text(&path)]);
     assert_eq!(disk.discarded.load(Ordering::SeqCst), 255);
     run("fallocate", &["--zero-range", "--offset", "3145728", "--length", "1048576", text(&path)]);
-    let mut expected = pattern(3 << 20);
+    let mut expected = noise(1, 3 << 20);
     expected[1..2 << 20].fill(0);
     let mut got = vec![0; 3 << 20];
     file.seek(SeekFrom::Start(2 << 20)).unwrap();

@@ -1,9 +1,10 @@
 //! Tests of refused requests and their messages.
 
-use crate::fixture::{MountFixture, ServerThread, pattern, run, skip_unless_supported, text};
+use crate::fixture::{MountFixture, ServerThread, run, skip_unless_supported, text};
 use crate::memory::MemoryDisk;
 use lacuna_contracts::{BlockAddr, Disk, Kind};
 use lacuna_fuse::{DiskRequest, MountedDisk};
+use lacuna_testkit::noise;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -54,7 +55,7 @@ fn unknown_data_is_not_overwritten() {
     };
     let refused = |overwrite| MountedDisk::start(mkfs(overwrite)).err().expect("a refusal").to_string();
     // Discarded blocks count as blank, also in a partly discarded piece. One nonzero byte does not.
-    disk.write(BlockAddr(5000), &pattern(8192)).unwrap();
+    disk.write(BlockAddr(5000), &noise(1, 8192)).unwrap();
     disk.discard(BlockAddr(5000), 2).unwrap();
     let mut block = vec![0; 4096];
     block[77] = 1;

@@ -39,6 +39,11 @@ macro_rules! skip_if {
 
 pub(crate) use skip_if;
 
+/// Not `println`, which the test runner captures.
+pub(crate) fn say(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
 /// A temporary directory that every user may enter; also sets the usual umask.
 pub(crate) fn open_directory() -> TempDir {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));

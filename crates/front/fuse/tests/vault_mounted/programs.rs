@@ -1,8 +1,8 @@
 //! Tests with real programs in a vault: copying, comparing, `git`, a build, SQLite and `tar`. All
 //! data is still there after the vault was unmounted and mounted again.
 
-use crate::fixture::{VaultFixture, skip_if};
-use crate::machine::{lacking, run, say, skipped};
+use crate::fixture::{VaultFixture, say, skip_if};
+use crate::machine::{lacking, run, skipped};
 use crate::serving::MountMode;
 use crate::shutdown::close_dead;
 use std::fmt::Write;

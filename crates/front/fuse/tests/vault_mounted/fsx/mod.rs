@@ -10,8 +10,8 @@ mod fs_under_test;
 mod operation;
 mod tree;
 
-use crate::fixture::{VaultFixture, open_directory, skip_if};
-use crate::machine::{lacking, say};
+use crate::fixture::{VaultFixture, open_directory, say, skip_if};
+use crate::machine::lacking;
 use crate::serving::MountMode;
 use fs_under_test::FsUnderTest;
 use lacuna_sim::{Rng, env_number};
