@@ -56,21 +56,19 @@ fn survives_kill(cipher: &str) {
     });
     assert!(flushed >= 2992);
     // The dead server's socket does not prevent the next server.
-    let server = scene.serve(&[]);
-    let mut client = Client::connect(&server.socket).unwrap();
-    for block in 0..BLOCKS {
-        let data = client.read_at(block * BLOCK, BLOCK as usize).unwrap();
-        let found = u64::from_le_bytes(data[..8].try_into().unwrap());
-        assert!(data == content(found), "block {block} mixes several versions");
-        let least = (1..=flushed).rev().find(|n| block_of(*n) == block).unwrap_or(0);
-        assert!(found == 0 || block_of(found) == block);
-        assert!(
-            (least..=sent).contains(&found),
-            "{cipher}: block {block} holds {found}; flushed were {least}, sent {sent}"
-        );
-    }
-    drop(client);
-    assert_eq!(server.stop(), 0);
+    scene.serve(&[]).used_by(|client| {
+        for block in 0..BLOCKS {
+            let data = client.read_at(block * BLOCK, BLOCK as usize).unwrap();
+            let found = u64::from_le_bytes(data[..8].try_into().unwrap());
+            assert!(data == content(found), "block {block} mixes several versions");
+            let least = (1..=flushed).rev().find(|n| block_of(*n) == block).unwrap_or(0);
+            assert!(found == 0 || block_of(found) == block);
+            assert!(
+                (least..=sent).contains(&found),
+                "{cipher}: block {block} holds {found}; flushed were {least}, sent {sent}"
+            );
+        }
+    });
     scene.lacuna(&["check", "disk.img", "--key-file", "key"]).code(0);
 }
 
@@ -139,10 +137,9 @@ fn signals_flush_and_end_with_0() {
         signals.iter().for_each(|signal| server.signal(*signal));
         assert_eq!(server.wait(), 0, "{signals:?}");
         assert!(!scene.path("pid").exists());
-        let server = scene.serve(&["--read-only"]);
-        let data = Client::connect(&server.socket).unwrap().read_at(1 << 20, BLOCK as usize).unwrap();
+        let data =
+            scene.serve(&["--read-only"]).used_by(|client| client.read_at(1 << 20, BLOCK as usize).unwrap());
         assert!(data == content(9));
-        assert_eq!(server.stop(), 0);
     }
 }
 

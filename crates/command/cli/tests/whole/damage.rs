@@ -16,12 +16,10 @@ const VICTIM: u64 = 5;
 /// does.
 fn place_of_victim(scene: &Scene, data: usize) -> usize {
     let before = fs::read(scene.path("disk.img")).unwrap();
-    let server = scene.serve(&[]);
-    let mut client = Client::connect(&server.socket).unwrap();
-    client.write_at(VICTIM * BLOCK as u64, &noise(77, BLOCK)).unwrap();
-    client.flush().unwrap();
-    drop(client);
-    assert_eq!(server.stop(), 0);
+    scene.serve(&[]).used_by(|client| {
+        client.write_at(VICTIM * BLOCK as u64, &noise(77, BLOCK)).unwrap();
+        client.flush().unwrap();
+    });
     let after = fs::read(scene.path("disk.img")).unwrap();
     let pages = before[data..].chunks(BLOCK).zip(after[data..].chunks(BLOCK)).enumerate();
     let changed = |(a, b): (&[u8], &[u8])| a.iter().zip(b).filter(|(a, b)| a != b).count();
@@ -49,18 +47,16 @@ fn a_flipped_bit_costs_one_block_of_a_gcm_disk() {
     medium.seek(SeekFrom::Start(place as u64 + 1000)).unwrap();
     medium.write_all(&[byte ^ 1]).unwrap();
 
-    let server = scene.serve(&[]);
-    let mut client = Client::connect(&server.socket).unwrap();
-    for block in 0..16u64 {
-        let read = client.read_at(block * BLOCK as u64, BLOCK);
-        if block == VICTIM {
-            assert_eq!(read.unwrap_err().raw_os_error(), Some(libc::EIO));
-        } else {
-            assert!(read.unwrap() == content[block as usize * BLOCK..][..BLOCK]);
+    scene.serve(&[]).used_by(|client| {
+        for block in 0..16u64 {
+            let read = client.read_at(block * BLOCK as u64, BLOCK);
+            if block == VICTIM {
+                assert_eq!(read.unwrap_err().raw_os_error(), Some(libc::EIO));
+            } else {
+                assert!(read.unwrap() == content[block as usize * BLOCK..][..BLOCK]);
+            }
         }
-    }
-    drop(client);
-    assert_eq!(server.stop(), 0);
+    });
 
     let check = ["check", "disk.img", "--key-file", "key"];
     let said = scene.lacuna(&check).code(10);
@@ -73,9 +69,7 @@ fn a_flipped_bit_costs_one_block_of_a_gcm_disk() {
     assert_eq!(said["bad_blocks"][0]["block"], VICTIM);
 
     // Rewritten, it is good again.
-    let server = scene.serve(&[]);
-    Client::connect(&server.socket).unwrap().write_at(VICTIM * BLOCK as u64, &noise(8, BLOCK)).unwrap();
-    assert_eq!(server.stop(), 0);
+    scene.serve(&[]).used_by(|client| client.write_at(VICTIM * BLOCK as u64, &noise(8, BLOCK)).unwrap());
     scene.lacuna(&check).code(0);
 }
 
@@ -140,18 +134,16 @@ fn full_host(cipher: &str) {
     assert_eq!(server.stop(), 0);
     flushed += 1;
 
-    let server = scene.serve_disk("small/disk.img", &[]);
-    let mut client = Client::connect(&server.socket).unwrap();
-    for chunk in 0..flushed {
-        assert!(
-            client.read_at(chunk * CHUNK as u64, CHUNK).unwrap() == noise(chunk + 1, CHUNK),
-            "{cipher}: chunk {chunk} of {flushed} is not as flushed"
-        );
-    }
-    client.write_at(0, &noise(500, CHUNK)).unwrap();
-    client.flush().unwrap();
-    drop(client);
-    assert_eq!(server.stop(), 0);
+    scene.serve_disk("small/disk.img", &[]).used_by(|client| {
+        for chunk in 0..flushed {
+            assert!(
+                client.read_at(chunk * CHUNK as u64, CHUNK).unwrap() == noise(chunk + 1, CHUNK),
+                "{cipher}: chunk {chunk} of {flushed} is not as flushed"
+            );
+        }
+        client.write_at(0, &noise(500, CHUNK)).unwrap();
+        client.flush().unwrap();
+    });
     scene.lacuna(&["check", "small/disk.img", "--key-file", "key"]).code(0);
 }
 

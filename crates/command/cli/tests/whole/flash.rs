@@ -95,11 +95,9 @@ fn a_disk_that_a_crash_left_is_purged_by_location() {
         (&purged["items"][1]["name"], &purged["items"][1]["value"]),
         (&"purged_known".into(), &32.into())
     );
-    let serving = scene.serve_disk("nand:chip.img", &["--read-only"]);
-    let mut client = Client::connect(&serving.socket).unwrap();
-    assert_eq!(client.read_at(0, 64 << 10).unwrap(), noise(3, 64 << 10));
-    drop(client);
-    assert_eq!(serving.stop(), 0);
+    scene
+        .serve_disk("nand:chip.img", &["--read-only"])
+        .used_by(|client| assert_eq!(client.read_at(0, 64 << 10).unwrap(), noise(3, 64 << 10)));
 }
 
 #[test]
@@ -146,9 +144,9 @@ fn a_disk_grows_as_far_as_its_flash_goes() {
     let info = || scene.lacuna(&["info", "nand:chip.img", "--json"]).code(0).json();
     let largest = info()["largest_size"].as_u64().unwrap();
     assert!(largest > 32 << 20);
-    let serving = scene.serve_disk("nand:chip.img", &[]);
-    Client::connect(&serving.socket).unwrap().write_at((32 << 20) - 8192, &noise(1, 8192)).unwrap();
-    assert_eq!(serving.stop(), 0);
+    scene
+        .serve_disk("nand:chip.img", &[])
+        .used_by(|client| client.write_at((32 << 20) - 8192, &noise(1, 8192)).unwrap());
     scene.lacuna(&["header", "backup", "nand:chip.img", "backup"]).code(0);
     let resize = |size: u64| {
         scene.lacuna(&["resize", "nand:chip.img", "--size", &size.to_string(), "--key-file", "key"])
@@ -156,17 +154,15 @@ fn a_disk_grows_as_far_as_its_flash_goes() {
     resize(largest + 4096).code(1);
     resize(largest - 4096).code(0);
     resize(largest).code(0);
-    let serving = scene.serve_disk("nand:chip.img", &[]);
-    let mut client = Client::connect(&serving.socket).unwrap();
-    client.write_at(largest - 8192, &noise(2, 8192)).unwrap();
-    // The capacity of the chip beyond 32 MiB depends on its spare blocks.
-    let gap = (largest - 8192 - (32 << 20)).min(8192) as usize;
-    assert_eq!(
-        client.read_at((32 << 20) - 8192, 8192 + gap).unwrap(),
-        [noise(1, 8192), vec![0; gap]].concat()
-    );
-    drop(client);
-    assert_eq!(serving.stop(), 0);
+    scene.serve_disk("nand:chip.img", &[]).used_by(|client| {
+        client.write_at(largest - 8192, &noise(2, 8192)).unwrap();
+        // The capacity of the chip beyond 32 MiB depends on its spare blocks.
+        let gap = (largest - 8192 - (32 << 20)).min(8192) as usize;
+        assert_eq!(
+            client.read_at((32 << 20) - 8192, 8192 + gap).unwrap(),
+            [noise(1, 8192), vec![0; gap]].concat()
+        );
+    });
     let checked = scene.lacuna(&["check", "nand:chip.img", "--key-file", "key", "--json"]).code(0).json();
     assert_eq!((&checked["good"], &checked["bad"]), (&4.into(), &0.into()));
     assert_eq!(info()["size"], largest);

@@ -161,17 +161,15 @@ fn a_preallocated_disk_takes_every_write_of_a_full_host() {
     assert!(space() >= whole);
     host.fill();
     for round in 1..3u64 {
-        let server = scene.serve_disk("host/disk.img", &[]);
-        let mut client = Client::connect(&server.socket).unwrap();
-        for chunk in 0..64 {
-            client.write_at(chunk * CHUNK as u64, &noise(round * 100 + chunk, CHUNK)).unwrap();
-        }
-        client.flush().unwrap();
-        client.discard(8 << 20, 32 << 20).unwrap();
-        client.flush().unwrap();
-        assert!(client.read_at(8 << 20, CHUNK).unwrap().iter().all(|byte| *byte == 0));
-        drop(client);
-        assert_eq!(server.stop(), 0);
+        scene.serve_disk("host/disk.img", &[]).used_by(|client| {
+            for chunk in 0..64 {
+                client.write_at(chunk * CHUNK as u64, &noise(round * 100 + chunk, CHUNK)).unwrap();
+            }
+            client.flush().unwrap();
+            client.discard(8 << 20, 32 << 20).unwrap();
+            client.flush().unwrap();
+            assert!(client.read_at(8 << 20, CHUNK).unwrap().iter().all(|byte| *byte == 0));
+        });
         assert!(space() >= whole, "discards gave space back");
     }
 }

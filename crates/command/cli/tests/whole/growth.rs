@@ -1,7 +1,6 @@
 //! Block devices that grow, and the disks on them.
 
 use crate::harness::{Device, Scene, can_mount, noise};
-use crate::nbd_client::Client;
 use std::fs;
 use std::os::unix::fs::FileExt;
 
@@ -38,16 +37,17 @@ impl GrowableDevice {
     }
 
     fn write(&self, at: u64, seed: u64) {
-        let server = self.scene.serve_disk(&self.device.0, &[]);
-        Client::connect(&server.socket).unwrap().write_at(at, &noise(seed, CHUNK)).unwrap();
-        assert_eq!(server.stop(), 0);
+        self.scene
+            .serve_disk(&self.device.0, &[])
+            .used_by(|client| client.write_at(at, &noise(seed, CHUNK)).unwrap());
     }
 
     fn holds(&self, at: u64, seed: u64) {
-        let server = self.scene.serve_disk(&self.device.0, &["--read-only"]);
-        let data = Client::connect(&server.socket).unwrap().read_at(at, CHUNK).unwrap();
+        let data = self
+            .scene
+            .serve_disk(&self.device.0, &["--read-only"])
+            .used_by(|client| client.read_at(at, CHUNK).unwrap());
         assert!(data == noise(seed, CHUNK), "at {at}");
-        assert_eq!(server.stop(), 0);
     }
 }
 

@@ -1,5 +1,6 @@
 //! A temporary directory with a disk in it, and the program.
 
+use crate::nbd_client::Client;
 pub(crate) use lacuna_testkit::{is_program_available, noise, skipped, wait_until};
 pub(crate) use rustix::process::Signal;
 use rustix::process::{Pid, kill_process};
@@ -309,6 +310,16 @@ impl Serving {
     pub(crate) fn stop(mut self) -> i32 {
         self.signal(Signal::TERM);
         self.child.wait().unwrap().code().unwrap_or(-1)
+    }
+
+    /// Lets a client use it; then the client leaves, and the server has to stop without a failure.
+    #[track_caller]
+    pub(crate) fn used_by<T>(self, work: impl FnOnce(&mut Client) -> T) -> T {
+        let mut client = Client::connect(&self.socket).unwrap();
+        let result = work(&mut client);
+        drop(client);
+        assert_eq!(self.stop(), 0);
+        result
     }
 
     /// Waits for its end; returns its exit code, or -1 if a signal killed it.

@@ -218,11 +218,7 @@ fn a_check_of_a_backup_says_the_same_for_every_level() {
 fn a_header_from_before_a_resize_is_refused_until_the_disk_has_its_size() {
     let scene = Scene::with_disk(&["--size", "64M"]);
     let write = |at: u64, seed: u64| {
-        let server = scene.serve(&[]);
-        let mut client = Client::connect(&server.socket).unwrap();
-        client.write_at(at, &noise(seed, 1 << 20)).unwrap();
-        drop(client);
-        assert_eq!(server.stop(), 0);
+        scene.serve(&[]).used_by(|client| client.write_at(at, &noise(seed, 1 << 20)).unwrap());
     };
     write(1 << 20, 1);
     scene.lacuna(&["header", "backup", "disk.img", "old.hdr"]).code(0);

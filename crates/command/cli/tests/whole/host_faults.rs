@@ -281,9 +281,7 @@ fn written_disks() -> Scene {
     scene.create("nand:chip.img", &["--size", "8M"]).code(0);
     fs::create_dir(scene.path("mnt")).unwrap();
     for (location, backup) in [("disk.img", "disk.bak"), ("nand:chip.img", "chip.bak")] {
-        let server = scene.serve_disk(location, &[]);
-        Client::connect(&server.socket).unwrap().write_at(0, &noise(1, 8192)).unwrap();
-        assert_eq!(server.stop(), 0);
+        scene.serve_disk(location, &[]).used_by(|client| client.write_at(0, &noise(1, 8192)).unwrap());
         scene.lacuna(&["header", "backup", location, backup]).code(0);
     }
     scene

@@ -1,7 +1,6 @@
 //! Adding, changing and removing passphrases, and growing disks.
 
 use crate::harness::{CHEAP, RunOutput, Scene, is_program_available, noise};
-use crate::nbd_client::Client;
 use crate::pty::PtySession;
 use std::fs;
 
@@ -259,12 +258,10 @@ fn a_disk_grows_and_keeps_its_data() {
     for options in [["--cipher", "xts-random"], ["--cipher", "gcm"], ["--cipher", "xts"]] {
         // Not a multiple of the segment size: growth begins within a segment.
         let scene = Scene::with_disk(&[["--size", "30M"], options].concat());
-        let server = scene.serve(&[]);
-        let mut client = Client::connect(&server.socket).unwrap();
-        client.write_at(0, &noise(1, 3 << 20)).unwrap();
-        client.write_at(28 << 20, &noise(2, 2 << 20)).unwrap();
-        drop(client);
-        assert_eq!(server.stop(), 0);
+        scene.serve(&[]).used_by(|client| {
+            client.write_at(0, &noise(1, 3 << 20)).unwrap();
+            client.write_at(28 << 20, &noise(2, 2 << 20)).unwrap();
+        });
 
         let resize = |size: &str| scene.lacuna(&["resize", "disk.img", "--size", size, "--key-file", "key"]);
         resize("16M").code(1);
@@ -274,18 +271,15 @@ fn a_disk_grows_and_keeps_its_data() {
         resize("200M").code(0);
         assert_eq!(scene.lacuna(&["info", "disk.img", "--json"]).code(0).json()["size"], 200 << 20);
 
-        let server = scene.serve(&[]);
-        let mut client = Client::connect(&server.socket).unwrap();
-        assert!(client.read_at(0, 3 << 20).unwrap() == noise(1, 3 << 20), "{options:?}");
-        assert!(client.read_at(28 << 20, 2 << 20).unwrap() == noise(2, 2 << 20), "{options:?}");
-        assert!(client.read_at(30 << 20, 8 << 20).unwrap().iter().all(|byte| *byte == 0));
-        client.write_at(190 << 20, &noise(3, 8 << 20)).unwrap();
-        drop(client);
-        assert_eq!(server.stop(), 0);
-        let server = scene.serve(&["--read-only"]);
-        let data = Client::connect(&server.socket).unwrap().read_at(190 << 20, 8 << 20).unwrap();
+        scene.serve(&[]).used_by(|client| {
+            assert!(client.read_at(0, 3 << 20).unwrap() == noise(1, 3 << 20), "{options:?}");
+            assert!(client.read_at(28 << 20, 2 << 20).unwrap() == noise(2, 2 << 20), "{options:?}");
+            assert!(client.read_at(30 << 20, 8 << 20).unwrap().iter().all(|byte| *byte == 0));
+            client.write_at(190 << 20, &noise(3, 8 << 20)).unwrap();
+        });
+        let data =
+            scene.serve(&["--read-only"]).used_by(|client| client.read_at(190 << 20, 8 << 20).unwrap());
         assert!(data == noise(3, 8 << 20), "{options:?}");
-        assert_eq!(server.stop(), 0);
         scene.lacuna(&["check", "disk.img", "--key-file", "key"]).code(0);
     }
 }

@@ -8,17 +8,11 @@ use std::fs;
 const LAYOUTS: [&str; 4] = ["adaptive", "segment-end", "interleaved", "kv"];
 
 fn write(disk: &PoolDisk, options: &[&str], offset: u64, data: &[u8]) {
-    let server = disk.serve(options);
-    let mut client = Client::connect(&server.socket).unwrap();
-    client.write_at(offset, data).unwrap();
-    drop(client);
-    assert_eq!(server.stop(), 0);
+    disk.serve(options).used_by(|client| client.write_at(offset, data).unwrap());
 }
 
 fn read(disk: &PoolDisk, offset: u64, len: usize) -> Vec<u8> {
-    let server = disk.serve(&["--read-only"]);
-    let data = Client::connect(&server.socket).unwrap().read_at(offset, len).unwrap();
-    assert_eq!(server.stop(), 0);
+    let data = disk.serve(&["--read-only"]).used_by(|client| client.read_at(offset, len).unwrap());
     data
 }
 
@@ -363,15 +357,13 @@ fn a_pool_without_keys_takes_the_layouts_that_need_none() {
         &["--cipher", "xts", "--force"],
     ] {
         create(options).code(0);
-        let server = disk.serve_in(&disk.scene, &location, &[]);
-        let mut client = Client::connect(&server.socket).unwrap();
-        client.write_at(0, &noise(1, 5 << 20)).unwrap();
-        client.write_at(8192, &noise(2, 4096)).unwrap();
-        client.flush().unwrap();
-        assert!(client.read_at(8192, 4096).unwrap() == noise(2, 4096));
-        assert!(client.read_at(12288, 1 << 20).unwrap()[..] == noise(1, 5 << 20)[12288..][..1 << 20]);
-        drop(client);
-        assert_eq!(server.stop(), 0);
+        disk.serve_in(&disk.scene, &location, &[]).used_by(|client| {
+            client.write_at(0, &noise(1, 5 << 20)).unwrap();
+            client.write_at(8192, &noise(2, 4096)).unwrap();
+            client.flush().unwrap();
+            assert!(client.read_at(8192, 4096).unwrap() == noise(2, 4096));
+            assert!(client.read_at(12288, 1 << 20).unwrap()[..] == noise(1, 5 << 20)[12288..][..1 << 20]);
+        });
         disk.scene.lacuna(&["check", &location, "--key-file", "key", "--ceph-conf", conf]).code(0);
     }
     disk.scene.lacuna(&["delete", &location, "--yes", "--ceph-conf", conf]).code(0);

@@ -113,18 +113,20 @@ fn a_timeout_fails_requests_and_loses_no_data() {
     let said = fs::read_to_string(disk.scene.path("said")).unwrap();
     assert!(said.contains("no answer") || said.contains("time"), "{said}");
 
-    let server = disk.serve(&["--steal"]);
-    let mut client = Client::connect(&server.socket).unwrap();
-    for block in 0..2048u64 {
-        let bytes = client.read_at(block * 4096, 4096).unwrap();
-        let old = &noise(1, 8 << 20)[block as usize * 4096..][..4096];
-        let new = (block >= 256).then(|| noise(2, 8 << 20)[(block as usize - 256) * 4096..][..4096].to_vec());
-        assert!(bytes == old || new.is_some_and(|new| bytes == new), "block {block} is neither old nor new");
-    }
-    client.write_at(0, &noise(4, 4096)).unwrap();
-    client.flush().unwrap();
-    drop(client);
-    assert_eq!(server.stop(), 0);
+    disk.serve(&["--steal"]).used_by(|client| {
+        for block in 0..2048u64 {
+            let bytes = client.read_at(block * 4096, 4096).unwrap();
+            let old = &noise(1, 8 << 20)[block as usize * 4096..][..4096];
+            let new =
+                (block >= 256).then(|| noise(2, 8 << 20)[(block as usize - 256) * 4096..][..4096].to_vec());
+            assert!(
+                bytes == old || new.is_some_and(|new| bytes == new),
+                "block {block} is neither old nor new"
+            );
+        }
+        client.write_at(0, &noise(4, 4096)).unwrap();
+        client.flush().unwrap();
+    });
     disk.keyed(&["check"], &[]).code(0);
 }
 
@@ -132,13 +134,11 @@ fn a_timeout_fails_requests_and_loses_no_data() {
 fn three_objects(layout: &str) -> Option<(PoolDisk, Vec<String>)> {
     let disk =
         PoolDisk::create(Cluster::shared()?, &["--size", "64M", "--cipher", "gcm", "--layout", layout]);
-    let server = disk.serve(&[]);
-    let mut client = Client::connect(&server.socket).unwrap();
-    for segment in 0..3 {
-        client.write_at(segment * 4 * MIB, &noise(segment + 1, 1 << 20)).unwrap();
-    }
-    drop(client);
-    assert_eq!(server.stop(), 0);
+    disk.serve(&[]).used_by(|client| {
+        for segment in 0..3 {
+            client.write_at(segment * 4 * MIB, &noise(segment + 1, 1 << 20)).unwrap();
+        }
+    });
     disk.keyed(&["check"], &[]).code(0);
     let objects = disk.objects(&disk.data_prefix());
     assert_eq!(objects.len(), 3);
@@ -225,21 +225,15 @@ fn an_older_version_of_an_object_is_not_taken_for_the_present_one() {
         let Some((disk, objects)) = three_objects(layout) else { return };
         let rados = |args: &[&str]| disk.cluster.tool("rados", &[&["-p", POOL], args].concat());
         rados(&["cp", &objects[1], "older"]);
-        let server = disk.serve(&[]);
-        let mut client = Client::connect(&server.socket).unwrap();
-        client.write_at(4 * MIB, &noise(7, 8192)).unwrap();
-        drop(client);
-        assert_eq!(server.stop(), 0);
+        disk.serve(&[]).used_by(|client| client.write_at(4 * MIB, &noise(7, 8192)).unwrap());
         rados(&["cp", &objects[1], "newer"]);
         rados(&["cp", "older", &objects[1]]);
         let ran = disk.keyed(&["check"], &["--read-only"]).code(10);
         assert!(ran.stdout.contains(&objects[1]), "{layout}: {}", ran.stdout);
-        let server = disk.serve_damaged();
-        let mut client = Client::connect(&server.socket).unwrap();
-        assert!(client.read_at(4 * MIB, 4096).is_err(), "{layout}: an older version came back");
-        assert!(client.read_at(0, 1 << 20).unwrap() == noise(1, 1 << 20));
-        drop(client);
-        assert_eq!(server.stop(), 0);
+        disk.serve_damaged().used_by(|client| {
+            assert!(client.read_at(4 * MIB, 4096).is_err(), "{layout}: an older version came back");
+            assert!(client.read_at(0, 1 << 20).unwrap() == noise(1, 1 << 20));
+        });
         rados(&["cp", "newer", &objects[1]]);
         disk.keyed(&["check"], &[]).code(0);
         rados(&["rm", "older", "newer"]);
@@ -343,15 +337,13 @@ fn a_full_pool_is_reported_and_loses_no_flushed_data() {
     ceph(&["osd", "pool", "set-quota", &pool, "max_bytes", "0"]);
     let check = ["check", &location, "--key-file", "key", "--ceph-conf", conf];
     wait_until("room in the pool", || disk.scene.lacuna(&check).code == 0);
-    let server = disk.serve_in(&disk.scene, &location, &[]);
-    let mut client = Client::connect(&server.socket).unwrap();
-    for segment in 0..4 {
-        let data = client.read_at(segment * 4 * MIB, 4 << 20).unwrap();
-        assert!(data == noise(segment + 1, 4 << 20), "segment {segment}");
-    }
-    client.write_at(0, &noise(500, 4096)).unwrap();
-    client.flush().unwrap();
-    drop(client);
-    assert_eq!(server.stop(), 0);
+    disk.serve_in(&disk.scene, &location, &[]).used_by(|client| {
+        for segment in 0..4 {
+            let data = client.read_at(segment * 4 * MIB, 4 << 20).unwrap();
+            assert!(data == noise(segment + 1, 4 << 20), "segment {segment}");
+        }
+        client.write_at(0, &noise(500, 4096)).unwrap();
+        client.flush().unwrap();
+    });
     ceph(&["osd", "pool", "rm", &pool, &pool, "--yes-i-really-really-mean-it"]);
 }

@@ -40,14 +40,12 @@ fn a_pool_that_is_copied_object_by_object_has_no_snapshots() {
             disk.scene.lacuna(&[verb, &[location], &rest].concat())
         };
         let write = |location: &str, data: &[u8]| {
-            let server = disk.serve_in(&disk.scene, location, &[]);
-            Client::connect(&server.socket).unwrap().write_at(0, data).unwrap();
-            assert_eq!(server.stop(), 0);
+            disk.serve_in(&disk.scene, location, &[]).used_by(|client| client.write_at(0, data).unwrap());
         };
         let read = |location: &str, len: usize| {
-            let server = disk.serve_in(&disk.scene, location, &["--read-only"]);
-            let data = Client::connect(&server.socket).unwrap().read_at(0, len).unwrap();
-            assert_eq!(server.stop(), 0);
+            let data = disk
+                .serve_in(&disk.scene, location, &["--read-only"])
+                .used_by(|client| client.read_at(0, len).unwrap());
             data
         };
         let (original, copy) = (format!("rados:{}/disk", from.1), format!("rados:{}/disk", to.1));
@@ -98,13 +96,11 @@ fn removed_truncated_and_older_objects_are_detected() {
         // Two sessions that both write to both objects.
         let holds = [(0, 1), (200, 2), (1024, 3), (1500, 4)];
         for session in [10, 0] {
-            let server = disk.serve(&[]);
-            let mut client = Client::connect(&server.socket).unwrap();
-            for (block, seed) in holds {
-                client.write_at(block * BLOCK as u64, &noise(seed + session, BLOCK)).unwrap();
-            }
-            drop(client);
-            assert_eq!(server.stop(), 0);
+            disk.serve(&[]).used_by(|client| {
+                for (block, seed) in holds {
+                    client.write_at(block * BLOCK as u64, &noise(seed + session, BLOCK)).unwrap();
+                }
+            });
             keep(if session == 10 { "old" } else { "new" });
         }
         for object in objects {

@@ -63,11 +63,7 @@ fn killed(cipher: &str, layout: &str) {
         });
         server.kill();
     }
-    let server = disk.serve(&["--steal"]);
-    let mut client = Client::connect(&server.socket).unwrap();
-    books.iter_mut().for_each(|book| book.verify(&mut client, cipher));
-    drop(client);
-    assert_eq!(server.stop(), 0);
+    disk.serve(&["--steal"]).used_by(|client| books.iter_mut().for_each(|book| book.verify(client, cipher)));
     disk.keyed(&["check"], &[]).code(0);
 }
 

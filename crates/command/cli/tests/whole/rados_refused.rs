@@ -16,11 +16,8 @@ const OBJECT: usize = 4 << 20;
 fn two_objects(layout: &str) -> Option<(PoolDisk, Vec<String>)> {
     let disk =
         PoolDisk::create(Cluster::shared()?, &["--size", "64M", "--cipher", "gcm", "--layout", layout]);
-    let server = disk.serve(&[]);
-    let mut client = Client::connect(&server.socket).unwrap();
-    (0..2).for_each(|n| client.write_at(n * 4 * MIB, &noise(n + 1, OBJECT)).unwrap());
-    drop(client);
-    assert_eq!(server.stop(), 0);
+    disk.serve(&[])
+        .used_by(|client| (0..2).for_each(|n| client.write_at(n * 4 * MIB, &noise(n + 1, OBJECT)).unwrap()));
     let objects = disk.objects(&disk.data_prefix());
     assert_eq!(objects.len(), 2);
     Some((disk, objects))
@@ -73,15 +70,13 @@ fn a_write_to_a_missing_or_older_object_does_not_hide_other_damage() {
                 "{layout}"
             );
             // The remedy from the message: blocks are rewritten or discarded.
-            let server = disk.serve(&[]);
-            let mut client = Client::connect(&server.socket).unwrap();
-            client.discard(0, 512 * BLOCK).unwrap();
-            client.write_at(512 * BLOCK as u64, &noise(10, 512 * BLOCK)).unwrap();
-            client.flush().unwrap();
-            assert_eq!(unreadable(&mut client), 0, "{layout}");
-            assert!(client.read_at(0, BLOCK).unwrap().iter().all(|byte| *byte == 0));
-            drop(client);
-            assert_eq!(server.stop(), 0);
+            disk.serve(&[]).used_by(|client| {
+                client.discard(0, 512 * BLOCK).unwrap();
+                client.write_at(512 * BLOCK as u64, &noise(10, 512 * BLOCK)).unwrap();
+                client.flush().unwrap();
+                assert_eq!(unreadable(client), 0, "{layout}");
+                assert!(client.read_at(0, BLOCK).unwrap().iter().all(|byte| *byte == 0));
+            });
             disk.keyed(&["check"], &[]).code(0);
         }
         rados(&["rm", "older"]);
@@ -138,15 +133,13 @@ fn trim_works_on_a_full_pool_and_makes_room() {
         client.flush().unwrap();
         drop(client);
         assert_eq!(server.stop(), 0, "{layout}");
-        let server = disk.serve_in(&disk.scene, &location, &[]);
-        let mut client = Client::connect(&server.socket).unwrap();
-        let expected = [(0, noise(1, OBJECT)), (3, vec![0; OBJECT]), (7, noise(8, OBJECT))];
-        for (segment, data) in expected {
-            assert!(client.read_at(segment * 4 * MIB, OBJECT).unwrap() == data, "{layout}: {segment}");
-        }
-        assert!(client.read_at(40 * 4 * MIB, BLOCK).unwrap() == noise(50, BLOCK), "{layout}");
-        drop(client);
-        assert_eq!(server.stop(), 0);
+        disk.serve_in(&disk.scene, &location, &[]).used_by(|client| {
+            let expected = [(0, noise(1, OBJECT)), (3, vec![0; OBJECT]), (7, noise(8, OBJECT))];
+            for (segment, data) in expected {
+                assert!(client.read_at(segment * 4 * MIB, OBJECT).unwrap() == data, "{layout}: {segment}");
+            }
+            assert!(client.read_at(40 * 4 * MIB, BLOCK).unwrap() == noise(50, BLOCK), "{layout}");
+        });
         ceph(&["osd", "pool", "rm", &pool, &pool, "--yes-i-really-really-mean-it"]);
     }
 }

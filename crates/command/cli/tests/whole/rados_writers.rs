@@ -59,11 +59,7 @@ fn a_disk_of_a_dead_client_is_taken_over() {
     client.write_at(0, &noise(1, 1 << 20)).unwrap();
     client.flush().unwrap();
     server.kill();
-    let server = disk.serve(&[]);
-    let mut client = Client::connect(&server.socket).unwrap();
-    assert!(client.read_at(0, 1 << 20).unwrap() == noise(1, 1 << 20));
-    drop(client);
-    assert_eq!(server.stop(), 0);
+    disk.serve(&[]).used_by(|client| assert!(client.read_at(0, 1 << 20).unwrap() == noise(1, 1 << 20)));
     disk.keyed(&["check"], &[]).code(0);
 }
 
@@ -112,27 +108,25 @@ fn a_live_client_is_fenced_by_force_and_stops() {
         shut_out.write_at(2 << 20, &noise(9, 1 << 20)).unwrap();
 
         let elsewhere = Scene::new();
-        let new = disk.serve_in(&elsewhere, &disk.location, &["--steal"]);
-        let mut client = Client::connect(&new.socket).unwrap();
-        assert!(client.read_at(0, 1 << 20).unwrap() == noise(1, 1 << 20));
-        client.write_at(0, &noise(2, 1 << 20)).unwrap();
-        client.flush().unwrap();
+        disk.serve_in(&elsewhere, &disk.location, &["--steal"]).used_by(|client| {
+            assert!(client.read_at(0, 1 << 20).unwrap() == noise(1, 1 << 20));
+            client.write_at(0, &noise(2, 1 << 20)).unwrap();
+            client.flush().unwrap();
 
-        // No write of the old server reaches the disk any more, and the server ends with an error.
-        let failed = (0..100)
-            .any(|n| shut_out.write_at(0, &noise(3 + n, 1 << 20)).and_then(|()| shut_out.flush()).is_err());
-        assert!(failed, "{layout}: the old server still acknowledges flushes");
-        assert_eq!(old.wait(), 5, "{layout}");
-        let said = fs::read_to_string(disk.scene.path("said")).unwrap();
-        assert!(said.contains("another client"), "{layout}: {said}");
+            // No write of the old server reaches the disk any more, and the server ends with an
+            // error.
+            let failed = (0..100).any(|n| {
+                shut_out.write_at(0, &noise(3 + n, 1 << 20)).and_then(|()| shut_out.flush()).is_err()
+            });
+            assert!(failed, "{layout}: the old server still acknowledges flushes");
+            assert_eq!(old.wait(), 5, "{layout}");
+            let said = fs::read_to_string(disk.scene.path("said")).unwrap();
+            assert!(said.contains("another client"), "{layout}: {said}");
 
-        assert!(client.read_at(0, 1 << 20).unwrap() == noise(2, 1 << 20), "{layout}");
-        drop(client);
-        assert_eq!(new.stop(), 0);
-        let server = disk.serve(&["--read-only"]);
-        let data = Client::connect(&server.socket).unwrap().read_at(0, 1 << 20).unwrap();
+            assert!(client.read_at(0, 1 << 20).unwrap() == noise(2, 1 << 20), "{layout}");
+        });
+        let data = disk.serve(&["--read-only"]).used_by(|client| client.read_at(0, 1 << 20).unwrap());
         assert!(data == noise(2, 1 << 20), "{layout}");
-        assert_eq!(server.stop(), 0);
         disk.keyed(&["check"], &[]).code(0);
     }
 }
@@ -141,17 +135,15 @@ fn a_live_client_is_fenced_by_force_and_stops() {
 fn no_client_is_fenced_without_the_passphrase() {
     let Some(cluster) = Cluster::shared() else { return };
     let disk = PoolDisk::create(cluster, &["--size", "64M"]);
-    let server = disk.serve(&[]);
-    let mut client = Client::connect(&server.socket).unwrap();
-    fs::write(disk.scene.path("bad"), "not it").unwrap();
-    disk.verb(&["check"], &["--key-file", "bad", "--steal"]).code(2);
-    disk.verb(&["snapshot", "create"], &["new", "--key-file", "bad", "--steal"]).code(2);
-    disk.keyed(&["snapshot", "rollback"], &["nosuch", "--steal"]).code(4);
-    disk.keyed(&["snapshot", "remove"], &["nosuch", "--steal"]).code(4);
-    client.write_at(0, &noise(1, 1 << 20)).unwrap();
-    client.flush().unwrap();
-    drop(client);
-    assert_eq!(server.stop(), 0);
+    disk.serve(&[]).used_by(|client| {
+        fs::write(disk.scene.path("bad"), "not it").unwrap();
+        disk.verb(&["check"], &["--key-file", "bad", "--steal"]).code(2);
+        disk.verb(&["snapshot", "create"], &["new", "--key-file", "bad", "--steal"]).code(2);
+        disk.keyed(&["snapshot", "rollback"], &["nosuch", "--steal"]).code(4);
+        disk.keyed(&["snapshot", "remove"], &["nosuch", "--steal"]).code(4);
+        client.write_at(0, &noise(1, 1 << 20)).unwrap();
+        client.flush().unwrap();
+    });
 }
 
 #[test]
@@ -202,9 +194,7 @@ fn forks_hold_the_disk_themselves() {
         let pid = fs::read_to_string(disk.scene.path("pid")).unwrap();
         send(Signal::TERM, &pid);
         wait_until("the end of the server", || !disk.scene.path("pid").exists());
-        let server = disk.serve(&["--read-only"]);
-        let data = Client::connect(&server.socket).unwrap().read_at(0, 65536).unwrap();
+        let data = disk.serve(&["--read-only"]).used_by(|client| client.read_at(0, 65536).unwrap());
         assert!(data == noise(round, 65536));
-        assert_eq!(server.stop(), 0);
     }
 }

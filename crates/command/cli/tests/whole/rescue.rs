@@ -407,14 +407,12 @@ fn a_disk_in_a_pool_is_rescued() {
     let Some(cluster) = Cluster::shared() else { return };
     let disk = PoolDisk::create(cluster, &["--size", "16M"]);
     let content = noise(7, 2048 * BLOCK);
-    let server = disk.serve(&[]);
-    let mut client = Client::connect(&server.socket).unwrap();
-    content
-        .chunks(1 << 20)
-        .enumerate()
-        .for_each(|(at, part)| client.write_at((at << 20) as u64, part).unwrap());
-    drop(client);
-    assert_eq!(server.stop(), 0);
+    disk.serve(&[]).used_by(|client| {
+        content
+            .chunks(1 << 20)
+            .enumerate()
+            .for_each(|(at, part)| client.write_at((at << 20) as u64, part).unwrap());
+    });
     let rescue = |code: i32| {
         let said = disk.keyed(&["rescue"], &["image", "--force", "--json"]).code(code).json();
         (fs::read(disk.scene.path("image")).unwrap(), said)

@@ -1,7 +1,6 @@
 //! Slips of the hand, and the messages about them.
 
 use crate::harness::{RunOutput, Scene, can_mount, is_program_available, noise};
-use crate::nbd_client::Client;
 use crate::pty::PtySession;
 use std::fs;
 use std::process::{Command, Stdio};
@@ -165,9 +164,7 @@ fn an_interrupted_mkfs_is_done_again_and_a_file_system_is_never_overwritten() {
     }
     let scene = Scene::with_disk(&["--size", "64M"]);
     fs::create_dir(scene.path("mnt")).unwrap();
-    let server = scene.serve(&[]);
-    Client::connect(&server.socket).unwrap().write_at(1 << 20, &noise(1, 8192)).unwrap();
-    assert_eq!(server.stop(), 0);
+    scene.serve(&[]).used_by(|client| client.write_at(1 << 20, &noise(1, 8192)).unwrap());
     let open = ["open", "disk.img", "mnt", "--mkfs", "ext4", "--key-file", "key"];
     let refused = scene.lacuna(&open).code(1).stderr;
     assert!(refused.contains("data of no known kind from byte 1048576") && refused.contains("--force"));

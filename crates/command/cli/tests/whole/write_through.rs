@@ -32,20 +32,18 @@ fn an_acknowledged_write_outlives_the_server() {
         assert!(written);
         // No client has flushed.
         server.kill();
-        let server = scene.serve(&["--read-only"]);
-        let mut connection = Client::connect(&server.socket).unwrap();
-        for client in 0..4u64 {
-            for n in 0..40 {
-                let block = client * 2000 + n * 3;
-                let data = connection.read_at(block * BLOCK as u64, BLOCK).unwrap();
-                assert!(data == noise(block + 1, BLOCK), "{options:?}: block {block} is lost");
+        scene.serve(&["--read-only"]).used_by(|connection| {
+            for client in 0..4u64 {
+                for n in 0..40 {
+                    let block = client * 2000 + n * 3;
+                    let data = connection.read_at(block * BLOCK as u64, BLOCK).unwrap();
+                    assert!(data == noise(block + 1, BLOCK), "{options:?}: block {block} is lost");
+                }
+                let mut expected = noise(client + 7, 1 << 20);
+                expected[256 << 10..512 << 10].fill(0);
+                assert!(connection.read_at((32 + client) << 20, 1 << 20).unwrap() == expected);
             }
-            let mut expected = noise(client + 7, 1 << 20);
-            expected[256 << 10..512 << 10].fill(0);
-            assert!(connection.read_at((32 + client) << 20, 1 << 20).unwrap() == expected);
-        }
-        drop(connection);
-        assert_eq!(server.stop(), 0);
+        });
     }
 }
 

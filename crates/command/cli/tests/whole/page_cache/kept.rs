@@ -35,14 +35,12 @@ impl ClosedDisk {
         if !can_inspect_cache(&disk.0) {
             return None;
         }
-        let server = disk.0.serve(&[]);
-        let mut client = Client::connect(&server.socket).unwrap();
-        for at in 0..32 {
-            client.write_at(at << 20, &noise(at, 1 << 20)).unwrap();
-        }
-        client.flush().unwrap();
-        drop(client);
-        assert_eq!(server.stop(), 0);
+        disk.0.serve(&[]).used_by(|client| {
+            for at in 0..32 {
+                client.write_at(at << 20, &noise(at, 1 << 20)).unwrap();
+            }
+            client.flush().unwrap();
+        });
         Some(disk)
     }
 
