@@ -3,7 +3,7 @@
 mod harness;
 
 use harness::client::*;
-use harness::{GatedDisk, ServerThread};
+use harness::{GatedDisk, ServerThread, served};
 use lacuna_nbd::{Clients, Exports, NbdRequest, REQUEST_LEN, ServerSettings, serve_replayed};
 use lacuna_testkit::{Rng, noise, wait_until};
 use std::io::{Read, Write};
@@ -94,9 +94,7 @@ fn a_write_cut_short_is_not_performed() {
 
 #[test]
 fn a_request_read_whole_is_performed_after_its_client_left() {
-    let disk = GatedDisk::new(64);
-    let server = ServerThread::unix(disk.exports(), ServerSettings::default());
-    let mut client = RawClient::connect(&server.socket(), true);
+    let (disk, _server, mut client) = served(64, true);
     disk.open_gate(false);
     client.send(FUA, WRITE, 0, 4096, &[9; 4096]);
     wait_until("the write in the disk", || disk.at_gate.load(Ordering::SeqCst) == 1);
@@ -108,9 +106,7 @@ fn a_request_read_whole_is_performed_after_its_client_left() {
 
 #[test]
 fn a_client_that_shuts_down_its_side_still_gets_its_replies() {
-    let disk = GatedDisk::new(64);
-    let server = ServerThread::unix(disk.exports(), ServerSettings::default());
-    let mut client = RawClient::connect(&server.socket(), true);
+    let (_disk, _server, mut client) = served(64, true);
     for i in 0..20 {
         client.send(0, READ, i * 4096, 4096, &[]);
     }
@@ -292,9 +288,7 @@ fn requests_of_another_level_that_hang_take_no_memory_of_level_0() {
 
 #[test]
 fn a_client_that_sends_before_it_reads_is_served() {
-    let disk = GatedDisk::new(1024);
-    let server = ServerThread::unix(disk.exports(), ServerSettings::default());
-    let mut client = RawClient::connect(&server.socket(), true);
+    let (_disk, _server, mut client) = served(1024, true);
     // More replies than the socket buffer holds are due before the last request is sent.
     for i in 0..8 {
         client.send(0, READ, i * 4096, 60_000, &[]);

@@ -3,7 +3,7 @@
 mod harness;
 
 use harness::client::*;
-use harness::{GatedDisk, ServerThread, run, text};
+use harness::{GatedDisk, ServerThread, run, served, text};
 use lacuna_contracts::Kind;
 use lacuna_nbd::{
     ClientPeer, Clients, Exports, Listen, Listeners, NbdServer, ServerSettings, StopHandle, TlsMode,
@@ -106,9 +106,7 @@ fn unusable_addresses_are_refused() {
 
 #[test]
 fn a_stopping_server_answers_requests_in_progress() {
-    let disk = GatedDisk::new(16);
-    let mut server = ServerThread::unix(disk.exports(), ServerSettings::default());
-    let mut client = RawClient::connect(&server.socket(), true);
+    let (disk, mut server, mut client) = served(16, true);
     let idle = RawClient::connect(&server.socket(), true);
     let greeted = RawClient::greet(&server.socket(), 3).unwrap();
     disk.open_gate(false);
@@ -196,9 +194,7 @@ fn a_busy_server_stops() {
 #[test]
 fn zeroing_at_length_is_given_up_when_the_server_stops() {
     const ESHUTDOWN: u32 = 108;
-    let disk = GatedDisk::new(16 << 10);
-    let mut server = ServerThread::unix(disk.exports(), ServerSettings::default());
-    let mut client = RawClient::connect(&server.socket(), true);
+    let (disk, mut server, mut client) = served(16 << 10, true);
     let idle = RawClient::connect(&server.socket(), true);
     disk.gate_writes.store(true, Ordering::SeqCst);
     disk.open_gate(false);

@@ -3,7 +3,7 @@
 mod harness;
 
 use harness::client::*;
-use harness::{GatedDisk, ServerThread};
+use harness::{GatedDisk, ServerThread, served};
 use lacuna_contracts::BLOCK_SIZE;
 use lacuna_nbd::{Exports, ServerSettings};
 use lacuna_testkit::{Rng, noise, wait_until};
@@ -91,9 +91,7 @@ fn the_option_export_name_works() {
 #[test]
 fn requests_of_any_alignment_match_an_array() {
     for structured in [false, true] {
-        let disk = GatedDisk::new(64);
-        let server = ServerThread::unix(disk.exports(), ServerSettings::default());
-        let mut client = RawClient::connect(&server.socket(), structured);
+        let (disk, _server, mut client) = served(64, structured);
         assert_eq!(client.size, 64 * BLOCK_SIZE as u64);
         let mut model = noise(1, client.size as usize);
         client.write(0, &model);
@@ -169,9 +167,7 @@ fn many_requests_in_flight_are_all_answered_once() {
 
 #[test]
 fn block_status_is_exact_to_the_byte() {
-    let disk = GatedDisk::new(64);
-    let server = ServerThread::unix(disk.exports(), ServerSettings::default());
-    let mut client = RawClient::connect(&server.socket(), true);
+    let (_disk, _server, mut client) = served(64, true);
     client.write(8 * 4096, &[1; 3 * 4096]);
     client.write(20 * 4096, &[1; 4096]);
     let all = vec![(8 * 4096, 3), (3 * 4096, 0), (9 * 4096, 3), (4096, 0), (43 * 4096, 3)];
@@ -253,9 +249,7 @@ fn the_longest_request_is_served() {
 
 #[test]
 fn flush_and_fua_reach_the_disk_before_the_reply() {
-    let disk = GatedDisk::new(16);
-    let server = ServerThread::unix(disk.exports(), ServerSettings::default());
-    let mut client = RawClient::connect(&server.socket(), false);
+    let (disk, _server, mut client) = served(16, false);
     client.write(0, b"x");
     assert_eq!(disk.flushes.load(Ordering::SeqCst), 0);
     let mut flushed = 0;

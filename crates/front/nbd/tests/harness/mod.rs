@@ -4,6 +4,7 @@
 
 pub(crate) mod client;
 
+use client::RawClient;
 use lacuna_contracts::{BLOCK_SIZE, BlockAddr, ByteDisk, Disk, Error, Extent, Kind, Result, Status};
 use lacuna_nbd::{Exports, Listen, NbdServer, ServerSettings, StopHandle};
 use std::path::{Path, PathBuf};
@@ -187,6 +188,14 @@ impl Drop for ServerThread {
             self.join();
         }
     }
+}
+
+/// A disk of this number of blocks, its server, and a client of it.
+pub(crate) fn served(blocks: usize, structured: bool) -> (Arc<GatedDisk>, ServerThread, RawClient) {
+    let disk = GatedDisk::new(blocks);
+    let server = ServerThread::unix(disk.exports(), ServerSettings::default());
+    let client = RawClient::connect(&server.socket(), structured);
+    (disk, server, client)
 }
 
 /// Runs a program and requires success.
