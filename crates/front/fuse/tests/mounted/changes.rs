@@ -102,8 +102,7 @@ fn a_failed_change_fails_its_own_request_alone() {
     assert_eq!(written_blocks(&disk), even);
     let status = fs::read_to_string(place.mountpoint().join("status")).unwrap();
     assert!(status.contains(&format!("failed_requests {} ", WRITERS / 2)), "{status}");
-    server.stop().unwrap();
-    place.assert_nothing_left();
+    place.stop(server);
 }
 
 #[test]
@@ -137,8 +136,7 @@ fn a_read_is_answered_while_writes_wait_and_a_flush_covers_them() {
     assert_eq!(read.expect("an answer while writes wait").unwrap(), *b"answered");
     assert_eq!(flush.join().unwrap(), ((0..begun).collect::<Vec<u8>>(), 0));
     drop(file);
-    server.stop().unwrap();
-    place.assert_nothing_left();
+    place.stop(server);
 }
 
 #[test]
@@ -170,8 +168,7 @@ fn a_read_sees_each_change_that_was_answered_before_it() {
         }
     });
     drop(file);
-    server.stop().unwrap();
-    place.assert_nothing_left();
+    place.stop(server);
 }
 
 #[test]
@@ -222,8 +219,7 @@ fn the_end_of_a_mount_ends_its_waiting_changes() {
         // The kernel reports the end of the connection.
         writer.join().unwrap().expect_err("a mount that has ended");
     }
-    server.stop().unwrap();
-    place.assert_nothing_left();
+    place.stop(server);
     assert_eq!(disk.closes.load(Ordering::SeqCst), 1);
     drop(hold);
     wait_until("the end of all changes", || Arc::strong_count(&disk) == 1);

@@ -20,14 +20,12 @@ fn file_system_keeps_a_tree() {
     run("cp", &["-a", "/usr/share/doc", text(&tree)]);
     File::open(&at).unwrap().sync_all().unwrap();
     assert!(disk.flushes.load(Ordering::SeqCst) > 0);
-    server.stop().unwrap();
-    place.assert_nothing_left();
+    place.stop(server);
     assert!(!tree.exists());
 
     let server = place.ext4(&disk, false);
     run("diff", &["--no-dereference", "-r", "/usr/share/doc", text(&tree)]);
-    server.stop().unwrap();
-    place.assert_nothing_left();
+    place.stop(server);
 
     let mut request = place.request(&disk);
     request.read_only = true;
@@ -56,6 +54,5 @@ fn trims_arrive_as_discards() {
     let blocks = disk.discarded.load(Ordering::SeqCst) - before;
     assert!(blocks >= (64 << 20) / 4096, "{blocks} blocks discarded");
     assert_eq!(place.status().items[0].value, before + blocks);
-    server.stop().unwrap();
-    place.assert_nothing_left();
+    place.stop(server);
 }

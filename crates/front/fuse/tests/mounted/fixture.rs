@@ -116,6 +116,13 @@ impl MountFixture {
         assert_eq!(fs::read_dir(self.base()).map_or(0, Iterator::count), 0, "the run directory remains");
     }
 
+    /// Stops `server` at the end of a test: nothing may be left.
+    #[track_caller]
+    pub(crate) fn stop(&self, server: ServerThread) {
+        server.stop().unwrap();
+        self.assert_nothing_left();
+    }
+
     /// Loop devices on files of this place.
     pub(crate) fn loops(&self) -> Vec<String> {
         let list = Command::new("losetup").args(["--list", "--noheadings", "-O", "NAME,BACK-FILE"]).output();

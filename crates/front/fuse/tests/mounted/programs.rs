@@ -3,7 +3,7 @@
 use crate::fixture::{MountFixture, ServerThread, run, skip_unless_supported, text};
 use crate::machine::{skipped, wait_until};
 use crate::memory::MemoryDisk;
-use lacuna_contracts::Kind;
+use lacuna_contracts::{Error, Kind};
 use lacuna_fuse::DiskRequest;
 use lacuna_mount::{CoverRole, CoverSource, MountMethod, Program};
 use lacuna_testkit::noise;
@@ -27,6 +27,16 @@ fn lacks_fuse2fs() -> bool {
     lacks
 }
 
+/// The failure of a close. Starting programs of other tests may use the mount for a moment.
+fn close_unused(place: &MountFixture) -> Error {
+    let mut failed = None;
+    wait_until("a close without another user", || {
+        failed = place.close().err();
+        failed.as_ref().is_none_or(|e| e.kind() != Kind::Busy)
+    });
+    failed.expect("a failure")
+}
+
 #[test]
 fn writes_that_fail_at_the_unmount_are_reported() {
     skip_unless_supported!(false);
@@ -37,12 +47,7 @@ fn writes_that_fail_at_the_unmount_are_reported() {
     let mut server = ServerThread::start(request(&place, &disk, true));
     fs::write(place.mountpoint().join("file"), noise(1, 1 << 20)).unwrap();
     disk.fail_writes.store(true, SeqCst);
-    let mut failed = None;
-    wait_until("a close without another user", || {
-        failed = place.close().err();
-        failed.as_ref().is_none_or(|e| e.kind() != Kind::Busy)
-    });
-    let failed = failed.expect("a failure");
+    let failed = close_unused(&place);
     assert!(failed.to_string().contains("cannot be written"), "{failed}");
     assert!(server.join().is_err());
     place.assert_nothing_left();
@@ -98,12 +103,7 @@ fn a_program_writes_its_remaining_data_when_cover_comes() {
     let mut server = ServerThread::start(wanted);
     fs::write(place.mountpoint().join("file"), noise(1, 1 << 20)).unwrap();
     disk.uncovered.store(true, SeqCst);
-    let mut refused = None;
-    wait_until("a close without another user", || {
-        refused = place.close().err();
-        refused.as_ref().is_none_or(|e| e.kind() != Kind::Busy)
-    });
-    let refused = refused.expect("a refusal");
+    let refused = close_unused(&place);
     assert_eq!(refused.kind(), Kind::NoCover, "{refused}");
     assert!(refused.to_string().contains("write to level 0"), "{refused}");
     disk.uncovered.store(false, SeqCst);
@@ -113,6 +113,5 @@ fn a_program_writes_its_remaining_data_when_cover_comes() {
 
     let server = ServerThread::start(request(&place, &disk, false));
     assert!(fs::read(place.mountpoint().join("file")).unwrap() == noise(1, 1 << 20));
-    server.stop().unwrap();
-    place.assert_nothing_left();
+    place.stop(server);
 }

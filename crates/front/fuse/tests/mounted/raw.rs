@@ -87,8 +87,7 @@ fn holes_are_punched_and_found() {
     assert!(!plain.status.success());
     file.flush().unwrap();
     drop(file);
-    server.stop().unwrap();
-    place.assert_nothing_left();
+    place.stop(server);
 }
 
 fn seek(file: &File, offset: i64, whence: i32) -> i64 {
@@ -110,8 +109,7 @@ fn read_only_refuses_writes() {
     let refused = File::options().write(true).open(&path).unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
     assert_eq!(fs::read(&path).unwrap(), vec![0; 1 << 20]);
-    server.stop().unwrap();
-    place.assert_nothing_left();
+    place.stop(server);
 }
 
 #[test]
@@ -132,8 +130,7 @@ fn read_error_becomes_an_input_output_error() {
     let status = fs::read_to_string(place.mountpoint().join("status")).unwrap();
     assert!(!status.contains("failed_requests 0 "), "{status}");
     assert_eq!(place.status().last_error.as_deref(), Some("read: block 0 does not verify"));
-    server.stop().unwrap();
-    place.assert_nothing_left();
+    place.stop(server);
 }
 
 /// Programs such as `df` and `losetup` look at every mount of a machine.
@@ -169,6 +166,5 @@ fn a_mount_answers_while_its_writes_wait_for_cover() {
     assert_eq!((length, space.unwrap().f_blocks), (8 << 20, 2048));
     let content = fs::read(&file).unwrap();
     assert!((0..40_u8).all(|at| content[usize::from(at) * 4096..][..4096] == [at; 4096]));
-    server.stop().unwrap();
-    place.assert_nothing_left();
+    place.stop(server);
 }

@@ -61,8 +61,7 @@ fn umount_ends_the_server() {
 
     let server = place.ext4(&disk, false);
     assert_eq!(fs::read(place.mountpoint().join("file")).unwrap(), b"kept");
-    server.stop().unwrap();
-    place.assert_nothing_left();
+    place.stop(server);
 }
 
 #[test]

@@ -190,6 +190,14 @@ impl VaultFixture {
         server.wait(self);
     }
 
+    /// Unmounts `server` at the end of a test: the vault must verify, and nothing may be left.
+    #[track_caller]
+    pub(crate) fn unmount_and_verify(&self, server: ServerProcess) {
+        self.unmount(server);
+        self.verify();
+        self.assert_nothing_left();
+    }
+
     /// Unmounts a mount on or below a test's place; starting programs of other tests may use it for
     /// a moment.
     #[track_caller]

@@ -19,7 +19,5 @@ fn handles_open_files_that_the_kernel_forgot() {
     let place = VaultFixture::new();
     let server = place.mount(MountMode::Create);
     run(Command::new("python3").args(["-c", include_str!("handles.py")]).arg(place.mountpoint()));
-    place.unmount(server);
-    place.verify();
-    place.assert_nothing_left();
+    place.unmount_and_verify(server);
 }

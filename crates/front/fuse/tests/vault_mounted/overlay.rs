@@ -107,7 +107,5 @@ fn overlay_keeps_its_changes_in_a_vault() {
     layers.mount();
     assert_changed(merged);
     layers.unmount();
-    place.unmount(server);
-    place.verify();
-    place.assert_nothing_left();
+    place.unmount_and_verify(server);
 }

@@ -59,9 +59,7 @@ fn copies_of_usr_share_are_identical() {
         fs::remove_dir_all(to).unwrap();
     }
     assert_eq!(fs::read_dir(place.mountpoint()).unwrap().count(), 0);
-    place.unmount(server);
-    place.verify();
-    place.assert_nothing_left();
+    place.unmount_and_verify(server);
 }
 
 fn git(dir: &Path, args: &[&str]) -> String {
@@ -142,9 +140,7 @@ fn git_clones_and_finds_nothing_wrong() {
     for name in names {
         assert_eq!(check(&at(name)), log, "{name}");
     }
-    place.unmount(server);
-    place.verify();
-    place.assert_nothing_left();
+    place.unmount_and_verify(server);
 }
 
 /// Makes a C program of many files, and its makefile.
@@ -196,9 +192,7 @@ fn program_is_built_and_runs() {
     make(&["clean"]);
     make(&["-j2"]);
     assert_eq!(run(&mut Command::new(dir.join("program"))), sum(3));
-    place.unmount(server);
-    place.verify();
-    place.assert_nothing_left();
+    place.unmount_and_verify(server);
 }
 
 /// Whether python3 is installed with this module.
@@ -232,9 +226,7 @@ fn databases_of_sqlite_keep_their_integrity() {
     assert_eq!(python("check"), before);
     say(before.trim());
     python("write");
-    place.unmount(server);
-    place.verify();
-    place.assert_nothing_left();
+    place.unmount_and_verify(server);
 }
 
 #[test]
@@ -249,9 +241,7 @@ fn the_sqlite_tests_of_python_pass() {
     let mut tests = Command::new("python3");
     tests.args(["-B", "-m", "unittest", "-q", "test.test_sqlite3"]);
     run(tests.current_dir(place.mountpoint()).env("TMPDIR", place.mountpoint()));
-    place.unmount(server);
-    place.verify();
-    place.assert_nothing_left();
+    place.unmount_and_verify(server);
 }
 
 #[test]
@@ -327,9 +317,7 @@ fn tar_archives_are_identical() {
     assert_eq!(listing(&source), listing(&at("unpacked")));
     unpack(&at("again.tar"), &place.dir().join("outside"));
     assert_eq!(listing(&source), listing(&place.dir().join("outside")));
-    place.unmount(server);
-    place.verify();
-    place.assert_nothing_left();
+    place.unmount_and_verify(server);
 }
 
 /// An access control list: `u::rwx,u:12:rw-,g::r-x,m::rwx,o::---`.
@@ -378,9 +366,7 @@ fn copies_keep_their_access_control_lists() {
     copy(&inside, &outside);
     assert_has_lists(&outside);
     assert_eq!(listing(&source), listing(&outside));
-    place.unmount(server);
-    place.verify();
-    place.assert_nothing_left();
+    place.unmount_and_verify(server);
 }
 
 /// Makes a tree with every kind of node that an archive can hold.

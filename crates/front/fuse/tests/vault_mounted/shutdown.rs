@@ -38,9 +38,7 @@ fn a_busy_vault_stays_mounted_and_the_error_names_its_user() {
     fs::write(place.mountpoint().join("still"), b"served").unwrap();
     user.kill().unwrap();
     user.wait().unwrap();
-    place.unmount(server);
-    place.verify();
-    place.assert_nothing_left();
+    place.unmount_and_verify(server);
 }
 
 /// Sends a descriptor of the directory through a socket, where no process has it, so that the
@@ -250,9 +248,7 @@ fn a_read_only_mount_refuses_changes() {
 
     let server = place.mount(MountMode::ReadOnly);
     takes_no_changes(&place);
-    place.unmount(server);
-    place.verify();
-    place.assert_nothing_left();
+    place.unmount_and_verify(server);
 }
 
 /// Asserts that the content of `file` can be read, and that neither it nor the directory `dir`

@@ -2,12 +2,12 @@
 //! their inheritance.
 
 use super::check_dir::{
-    ALICE, BOB, CheckDir, STAFF, as_user, by_handle, chmod, fails, mode, open, set_owner_and_group,
-    sync_and_drop_cache,
+    ALICE, BOB, CheckDir, STAFF, as_user, attribute, by_handle, chmod, fails, mode, open,
+    set_owner_and_group, sync_and_drop_cache,
 };
 use super::{ConformanceCheck, checks};
 use crate::machine::run;
-use rustix::fs::{Access, OFlags, XattrFlags, getxattr, lsetxattr, removexattr, setxattr};
+use rustix::fs::{Access, OFlags, XattrFlags, lsetxattr, removexattr, setxattr};
 use rustix::io::Errno;
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -52,16 +52,16 @@ fn list(bits: [u16; 3], users: &[(u32, u16)], groups: &[(u32, u16)], mask: Optio
     bytes
 }
 
-/// Whether the file system has access control lists. A plain directory may have none.
-fn has_lists(at: &CheckDir) -> bool {
+/// The directory, if its file system has access control lists. A plain directory may have none.
+fn with_lists(at: &CheckDir) -> Option<&CheckDir> {
     let probe = at.file("probe", b"");
     let done = setxattr(&probe, ACCESS, &list([6, 4, 4], &[(ALICE, 6)], &[], Some(6)), ANY);
     fs::remove_file(&probe).unwrap();
     if done == Err(Errno::OPNOTSUPP) && !at.vault {
-        return false;
+        return None;
     }
     done.unwrap();
-    true
+    Some(at)
 }
 
 #[track_caller]
@@ -69,17 +69,8 @@ fn set(path: &Path, name: &str, list: &[u8]) {
     setxattr(path, name, list, ANY).unwrap();
 }
 
-fn get(path: &Path, name: &str) -> rustix::io::Result<Vec<u8>> {
-    let mut value = vec![0; 4096];
-    let len = getxattr(path, name, &mut value[..])?;
-    value.truncate(len);
-    Ok(value)
-}
-
 fn list_is_kept(at: &CheckDir) {
-    if !has_lists(at) {
-        return;
-    }
+    let Some(at) = with_lists(at) else { return };
     let file = at.file("file", b"");
     let list = list([6, 4, 0], &[(ALICE, 6), (BOB, 4)], &[(STAFF, 7)], Some(6));
     set(&file, ACCESS, &list);
@@ -88,7 +79,7 @@ fn list_is_kept(at: &CheckDir) {
     for name in ["link", "moved"] {
         let path = at.path(name);
         sync_and_drop_cache(&fs::File::open(&path).unwrap());
-        assert_eq!((get(&path, ACCESS).unwrap(), mode(&path)), (list.clone(), 0o660), "{name}");
+        assert_eq!((attribute(&path, ACCESS).unwrap(), mode(&path)), (list.clone(), 0o660), "{name}");
     }
     let mut names = vec![0; 4096];
     let len = rustix::fs::listxattr(at.path("link"), &mut names[..]).unwrap();
@@ -96,9 +87,7 @@ fn list_is_kept(at: &CheckDir) {
 }
 
 fn named_users_and_groups_have_access(at: &CheckDir) {
-    if !has_lists(at) {
-        return;
-    }
+    let Some(at) = with_lists(at) else { return };
     let file = at.file("file", b"content");
     set(&file, ACCESS, &list([6, 0, 0], &[(ALICE, 4)], &[(STAFF, 6)], Some(6)));
     let memberships: [&[u32]; 2] = [&[], &[STAFF]];
@@ -117,9 +106,7 @@ fn named_users_and_groups_have_access(at: &CheckDir) {
 }
 
 fn list_of_a_directory(at: &CheckDir) {
-    if !has_lists(at) {
-        return;
-    }
+    let Some(at) = with_lists(at) else { return };
     let dir = at.dir("dir");
     at.file("dir/file", b"");
     set(&dir, ACCESS, &list([7, 0, 0], &[(ALICE, 7), (BOB, 1)], &[], Some(7)));
@@ -136,14 +123,12 @@ fn list_of_a_directory(at: &CheckDir) {
 }
 
 fn mask_follows_the_mode(at: &CheckDir) {
-    if !has_lists(at) {
-        return;
-    }
+    let Some(at) = with_lists(at) else { return };
     let file = at.file("file", b"");
     let with_mask = |owner, mask| list([owner, 6, 0], &[(ALICE, 6)], &[(STAFF, 6)], Some(mask));
     set(&file, ACCESS, &with_mask(6, 6));
     chmod(&file, 0o740);
-    assert_eq!((get(&file, ACCESS).unwrap(), mode(&file)), (with_mask(7, 4), 0o740));
+    assert_eq!((attribute(&file, ACCESS).unwrap(), mode(&file)), (with_mask(7, 4), 0o740));
     let users: [(u32, &[u32]); 2] = [(ALICE, &[]), (BOB, &[STAFF])];
     for (user, groups) in users {
         as_user(user, groups, || {
@@ -152,40 +137,34 @@ fn mask_follows_the_mode(at: &CheckDir) {
         });
     }
     chmod(&file, 0o660);
-    assert_eq!(get(&file, ACCESS).unwrap(), with_mask(6, 6));
+    assert_eq!(attribute(&file, ACCESS).unwrap(), with_mask(6, 6));
     as_user(ALICE, &[], || open(&file, OFlags::RDWR)).unwrap();
 }
 
 fn list_without_names_is_the_mode(at: &CheckDir) {
-    if !has_lists(at) {
-        return;
-    }
+    let Some(at) = with_lists(at) else { return };
     let file = at.file("file", b"");
     set(&file, ACCESS, &list([6, 4, 0], &[(ALICE, 6)], &[], Some(6)));
     set(&file, ACCESS, &list([7, 4, 1], &[], &[], None));
     assert_eq!(mode(&file), 0o741);
-    fails(get(&file, ACCESS), Errno::NODATA);
+    fails(attribute(&file, ACCESS), Errno::NODATA);
     as_user(ALICE, &[], || fails(open(&file, OFlags::RDONLY), Errno::ACCESS));
 }
 
 fn removed_list_leaves_the_mode(at: &CheckDir) {
-    if !has_lists(at) {
-        return;
-    }
+    let Some(at) = with_lists(at) else { return };
     let file = at.file("file", b"");
     set(&file, ACCESS, &list([6, 0, 0], &[(ALICE, 6)], &[], Some(6)));
     removexattr(&file, ACCESS).unwrap();
     assert_eq!(mode(&file), 0o660);
-    fails(get(&file, ACCESS), Errno::NODATA);
+    fails(attribute(&file, ACCESS), Errno::NODATA);
     as_user(ALICE, &[], || fails(open(&file, OFlags::RDONLY), Errno::ACCESS));
     // There is none: that is no error.
     removexattr(&file, ACCESS).unwrap();
 }
 
 fn new_nodes_inherit(at: &CheckDir) {
-    if !has_lists(at) {
-        return;
-    }
+    let Some(at) = with_lists(at) else { return };
     let dir = at.dir("dir");
     let inherited = |owner, mask| list([owner, 5, 0], &[(ALICE, 7)], &[], Some(mask));
     set(&dir, DEFAULT, &inherited(7, 7));
@@ -194,37 +173,33 @@ fn new_nodes_inherit(at: &CheckDir) {
     run(Command::new("sh").args(["-ec", make]).current_dir(&dir));
     for name in ["file", "fifo", "sub/deep"] {
         let path = dir.join(name);
-        assert_eq!((get(&path, ACCESS).unwrap(), mode(&path)), (inherited(6, 6), 0o660), "{name}");
-        fails(get(&path, DEFAULT), Errno::NODATA);
+        assert_eq!((attribute(&path, ACCESS).unwrap(), mode(&path)), (inherited(6, 6), 0o660), "{name}");
+        fails(attribute(&path, DEFAULT), Errno::NODATA);
     }
     let sub = dir.join("sub");
-    assert_eq!((get(&sub, ACCESS).unwrap(), mode(&sub)), (inherited(7, 7), 0o770));
-    assert_eq!(get(&sub, DEFAULT).unwrap(), inherited(7, 7));
+    assert_eq!((attribute(&sub, ACCESS).unwrap(), mode(&sub)), (inherited(7, 7), 0o770));
+    assert_eq!(attribute(&sub, DEFAULT).unwrap(), inherited(7, 7));
     assert_eq!(mode(dir.join("link")), 0o777);
     as_user(ALICE, &[], || open(&dir.join("sub/deep"), OFlags::RDWR)).unwrap();
     // Without a default list the umask counts again.
     removexattr(&dir, DEFAULT).unwrap();
     run(Command::new("sh").args(["-ec", "umask 027; : > later"]).current_dir(&dir));
     assert_eq!(mode(dir.join("later")), 0o640);
-    fails(get(&dir.join("later"), ACCESS), Errno::NODATA);
+    fails(attribute(&dir.join("later"), ACCESS), Errno::NODATA);
 }
 
 fn default_list_without_names(at: &CheckDir) {
-    if !has_lists(at) {
-        return;
-    }
+    let Some(at) = with_lists(at) else { return };
     let (dir, default) = (at.dir("dir"), list([7, 5, 1], &[], &[], None));
     set(&dir, DEFAULT, &default);
     run(Command::new("sh").args(["-ec", "umask 077; : > file; mkdir sub"]).current_dir(&dir));
     assert_eq!((mode(dir.join("file")), mode(dir.join("sub"))), (0o640, 0o751));
-    fails(get(&dir.join("file"), ACCESS), Errno::NODATA);
-    assert_eq!(get(&dir.join("sub"), DEFAULT).unwrap(), default);
+    fails(attribute(&dir.join("file"), ACCESS), Errno::NODATA);
+    assert_eq!(attribute(&dir.join("sub"), DEFAULT).unwrap(), default);
 }
 
 fn lists_that_are_refused(at: &CheckDir) {
-    if !has_lists(at) {
-        return;
-    }
+    let Some(at) = with_lists(at) else { return };
     let file = at.file("file", b"");
     symlink("file", at.path("link")).unwrap();
     let good = list([6, 4, 4], &[(ALICE, 6)], &[], Some(6));
@@ -235,13 +210,11 @@ fn lists_that_are_refused(at: &CheckDir) {
     fails(setxattr(&file, DEFAULT, &good, ANY), Errno::ACCESS);
     fails(lsetxattr(at.path("link"), ACCESS, &good, ANY), Errno::OPNOTSUPP);
     assert_eq!(mode(&file), 0o644);
-    fails(get(&file, ACCESS), Errno::NODATA);
+    fails(attribute(&file, ACCESS), Errno::NODATA);
 }
 
 fn list_is_for_the_owner(at: &CheckDir) {
-    if !has_lists(at) {
-        return;
-    }
+    let Some(at) = with_lists(at) else { return };
     let file = at.file("file", b"");
     set_owner_and_group(&file, ALICE, ALICE);
     chmod(&file, 0o666);
@@ -252,15 +225,13 @@ fn list_is_for_the_owner(at: &CheckDir) {
     });
     as_user(ALICE, &[], || set(&file, ACCESS, &list));
     as_user(BOB, &[], || {
-        assert_eq!(get(&file, ACCESS).unwrap(), list);
+        assert_eq!(attribute(&file, ACCESS).unwrap(), list);
         fails(open(&file, OFlags::RDWR), Errno::ACCESS);
     });
 }
 
 fn set_group_id_needs_the_group(at: &CheckDir) {
-    if !has_lists(at) {
-        return;
-    }
+    let Some(at) = with_lists(at) else { return };
     let file = at.file("file", b"");
     set_owner_and_group(&file, ALICE, STAFF);
     let list = list([7, 5, 5], &[(BOB, 5)], &[], Some(5));

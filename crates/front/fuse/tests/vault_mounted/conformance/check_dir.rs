@@ -72,6 +72,14 @@ pub(crate) fn mode(path: impl AsRef<Path>) -> u32 {
     stat(path).st_mode & 0o7777
 }
 
+/// The value of an extended attribute.
+pub(crate) fn attribute(path: &Path, name: &str) -> rustix::io::Result<Vec<u8>> {
+    let mut value = vec![0; 70_000];
+    let len = rustix::fs::getxattr(path, name, &mut value[..])?;
+    value.truncate(len);
+    Ok(value)
+}
+
 /// The call must fail with this number.
 #[track_caller]
 pub(crate) fn fails<T, E: Into<io::Error>>(result: Result<T, E>, expected: Errno) {

@@ -99,9 +99,7 @@ fn in_vault(checks: &[ConformanceCheck]) {
     let server = place.mount(MountMode::Create);
     let failed = run_all(checks, &place.mountpoint(), true);
     assert!(failed.is_empty(), "{} of {} checks failed:\n{}", failed.len(), checks.len(), failed.join("\n"));
-    place.unmount(server);
-    place.verify();
-    place.assert_nothing_left();
+    place.unmount_and_verify(server);
 }
 
 /// Runs each check in a directory of its own; returns the failed checks with their panic messages.

@@ -449,7 +449,5 @@ fn times_shown_after_a_truncation_to_the_same_length_are_stored() {
     place.unmount(server);
     let server = place.mount(MountMode::Open);
     assert_eq!(times(), shown);
-    place.unmount(server);
-    place.verify();
-    place.assert_nothing_left();
+    place.unmount_and_verify(server);
 }

@@ -1,7 +1,7 @@
 //! Checks of extended attributes: values, flags, limits, name spaces and permissions.
 
 use super::check_dir::{
-    ALICE, CheckDir, as_user, chmod, fails, fails_among, pattern, set_owner_and_group, stat,
+    ALICE, CheckDir, as_user, attribute, chmod, fails, fails_among, pattern, set_owner_and_group, stat,
     sync_and_drop_cache,
 };
 use super::{ConformanceCheck, checks};
@@ -48,13 +48,6 @@ pub(super) const CHECKS: &[ConformanceCheck] = checks![
 
 const ANY: XattrFlags = XattrFlags::empty();
 
-fn get(path: &Path, name: &str) -> rustix::io::Result<Vec<u8>> {
-    let mut value = vec![0; 70_000];
-    let len = getxattr(path, name, &mut value[..])?;
-    value.truncate(len);
-    Ok(value)
-}
-
 /// The names, except those set by a security module of the machine.
 fn names(path: &Path) -> BTreeSet<String> {
     let mut list = vec![0; 70_000];
@@ -73,39 +66,39 @@ fn set_of(names: &[&str]) -> BTreeSet<String> {
 fn value_is_kept(at: &CheckDir) {
     let file = at.file("file", b"");
     setxattr(&file, "user.a", b"value", ANY).unwrap();
-    assert_eq!(get(&file, "user.a").unwrap(), b"value");
+    assert_eq!(attribute(&file, "user.a").unwrap(), b"value");
     sync_and_drop_cache(&fs::File::open(&file).unwrap());
-    assert_eq!(get(&file, "user.a").unwrap(), b"value");
+    assert_eq!(attribute(&file, "user.a").unwrap(), b"value");
 }
 
 fn values_of_any_bytes(at: &CheckDir) {
     let file = at.file("file", b"");
     let all: Vec<u8> = (0..=255).collect();
     setxattr(&file, "user.a", &all, ANY).unwrap();
-    assert_eq!(get(&file, "user.a").unwrap(), all);
+    assert_eq!(attribute(&file, "user.a").unwrap(), all);
 }
 
 fn empty_value(at: &CheckDir) {
     let file = at.file("file", b"");
     setxattr(&file, "user.empty", b"", ANY).unwrap();
-    assert_eq!((get(&file, "user.empty").unwrap(), names(&file)), (vec![], set_of(&["user.empty"])));
+    assert_eq!((attribute(&file, "user.empty").unwrap(), names(&file)), (vec![], set_of(&["user.empty"])));
 }
 
 fn missing_attribute_is_enodata(at: &CheckDir) {
     let file = at.file("file", b"");
-    fails(get(&file, "user.none"), Errno::NODATA);
+    fails(attribute(&file, "user.none"), Errno::NODATA);
     fails(removexattr(&file, "user.none"), Errno::NODATA);
     setxattr(&file, "user.a", b"x", ANY).unwrap();
-    fails(get(&file, "user.b"), Errno::NODATA);
-    fails(get(&file, "user."), Errno::INVAL);
-    fails(get(&at.path("none"), "user.a"), Errno::NOENT);
+    fails(attribute(&file, "user.b"), Errno::NODATA);
+    fails(attribute(&file, "user."), Errno::INVAL);
+    fails(attribute(&at.path("none"), "user.a"), Errno::NOENT);
 }
 
 fn create_flag_refuses_an_old_one(at: &CheckDir) {
     let file = at.file("file", b"");
     setxattr(&file, "user.a", b"one", XattrFlags::CREATE).unwrap();
     fails(setxattr(&file, "user.a", b"two", XattrFlags::CREATE), Errno::EXIST);
-    assert_eq!(get(&file, "user.a").unwrap(), b"one");
+    assert_eq!(attribute(&file, "user.a").unwrap(), b"one");
 }
 
 fn replace_flag_refuses_a_new_one(at: &CheckDir) {
@@ -113,14 +106,14 @@ fn replace_flag_refuses_a_new_one(at: &CheckDir) {
     fails(setxattr(&file, "user.a", b"one", XattrFlags::REPLACE), Errno::NODATA);
     setxattr(&file, "user.a", b"one", ANY).unwrap();
     setxattr(&file, "user.a", b"two", XattrFlags::REPLACE).unwrap();
-    assert_eq!(get(&file, "user.a").unwrap(), b"two");
+    assert_eq!(attribute(&file, "user.a").unwrap(), b"two");
 }
 
 fn replaced_by_longer_and_shorter(at: &CheckDir) {
     let file = at.file("file", b"");
     for len in [5, 500, 1, 0, 2000, 100] {
         setxattr(&file, "user.a", &pattern(len as u64, len), ANY).unwrap();
-        assert_eq!(get(&file, "user.a").unwrap(), pattern(len as u64, len));
+        assert_eq!(attribute(&file, "user.a").unwrap(), pattern(len as u64, len));
     }
 }
 
@@ -133,7 +126,7 @@ fn names_are_listed(at: &CheckDir) {
     }
     assert_eq!(names(&file), set_of(&all));
     for name in all {
-        assert_eq!(get(&file, name).unwrap(), name.as_bytes());
+        assert_eq!(attribute(&file, name).unwrap(), name.as_bytes());
     }
 }
 
@@ -142,7 +135,7 @@ fn removed_attribute_is_gone(at: &CheckDir) {
     setxattr(&file, "user.a", b"x", ANY).unwrap();
     setxattr(&file, "user.b", b"y", ANY).unwrap();
     removexattr(&file, "user.a").unwrap();
-    fails(get(&file, "user.a"), Errno::NODATA);
+    fails(attribute(&file, "user.a"), Errno::NODATA);
     assert_eq!(names(&file), set_of(&["user.b"]));
     setxattr(&file, "user.a", b"again", XattrFlags::CREATE).unwrap();
 }
@@ -161,8 +154,8 @@ fn directories_have_attributes(at: &CheckDir) {
     let dir = at.dir("dir");
     setxattr(&dir, "user.a", b"of a directory", ANY).unwrap();
     at.file("dir/file", b"");
-    assert_eq!(get(&dir, "user.a").unwrap(), b"of a directory");
-    fails(get(&at.path("dir/file"), "user.a"), Errno::NODATA);
+    assert_eq!(attribute(&dir, "user.a").unwrap(), b"of a directory");
+    fails(attribute(&at.path("dir/file"), "user.a"), Errno::NODATA);
 }
 
 fn symlinks_take_no_user_attributes(at: &CheckDir) {
@@ -170,7 +163,7 @@ fn symlinks_take_no_user_attributes(at: &CheckDir) {
     symlink("file", at.path("link")).unwrap();
     fails(rustix::fs::lsetxattr(at.path("link"), "user.a", b"x", ANY), Errno::PERM);
     setxattr(at.path("link"), "user.a", b"through", ANY).unwrap();
-    assert_eq!(get(&file, "user.a").unwrap(), b"through");
+    assert_eq!(attribute(&file, "user.a").unwrap(), b"through");
 }
 
 fn symlinks_have_trusted_attributes(at: &CheckDir) {
@@ -180,14 +173,14 @@ fn symlinks_have_trusted_attributes(at: &CheckDir) {
     let mut value = [0; 32];
     let len = rustix::fs::lgetxattr(at.path("link"), "trusted.a", &mut value[..]).unwrap();
     assert_eq!(&value[..len], b"of the link");
-    fails(get(&file, "trusted.a"), Errno::NODATA);
+    fails(attribute(&file, "trusted.a"), Errno::NODATA);
 }
 
 fn longest_name(at: &CheckDir) {
     let file = at.file("file", b"");
     let name = format!("user.{}", "n".repeat(250));
     setxattr(&file, name.as_str(), b"x", ANY).unwrap();
-    assert_eq!((get(&file, &name).unwrap(), names(&file)), (b"x".to_vec(), set_of(&[&name])));
+    assert_eq!((attribute(&file, &name).unwrap(), names(&file)), (b"x".to_vec(), set_of(&[&name])));
     removexattr(&file, name.as_str()).unwrap();
 }
 
@@ -195,7 +188,7 @@ fn longer_name_is_erange(at: &CheckDir) {
     let file = at.file("file", b"");
     let name = format!("user.{}", "n".repeat(251));
     fails(setxattr(&file, name.as_str(), b"x", ANY), Errno::RANGE);
-    fails(get(&file, &name), Errno::RANGE);
+    fails(attribute(&file, &name), Errno::RANGE);
 }
 
 fn longest_value(at: &CheckDir) {
@@ -203,7 +196,7 @@ fn longest_value(at: &CheckDir) {
     let len = if at.vault { 65_536 } else { 2000 };
     for seed in 0..3 {
         setxattr(&file, "user.a", &pattern(seed, len), ANY).unwrap();
-        assert!(get(&file, "user.a").unwrap() == pattern(seed, len));
+        assert!(attribute(&file, "user.a").unwrap() == pattern(seed, len));
     }
 }
 
@@ -211,7 +204,7 @@ fn longer_value_is_e2big(at: &CheckDir) {
     let file = at.file("file", b"");
     setxattr(&file, "user.a", b"kept", ANY).unwrap();
     fails(setxattr(&file, "user.a", &[0; 65_537], ANY), Errno::TOOBIG);
-    assert_eq!(get(&file, "user.a").unwrap(), b"kept");
+    assert_eq!(attribute(&file, "user.a").unwrap(), b"kept");
 }
 
 fn many_attributes(at: &CheckDir) {
@@ -227,7 +220,7 @@ fn many_attributes(at: &CheckDir) {
     }
     assert_eq!(names(&file), (0..count).filter(|n| n % 2 == 1).map(name).collect());
     for n in (0..count).filter(|n| n % 2 == 1) {
-        assert_eq!(get(&file, &name(n)).unwrap(), name(n).as_bytes());
+        assert_eq!(attribute(&file, &name(n)).unwrap(), name(n).as_bytes());
     }
 }
 
@@ -236,7 +229,7 @@ fn links_share_attributes(at: &CheckDir) {
     fs::hard_link(&file, at.path("link")).unwrap();
     setxattr(&file, "user.a", b"shared", ANY).unwrap();
     fs::remove_file(&file).unwrap();
-    assert_eq!(get(&at.path("link"), "user.a").unwrap(), b"shared");
+    assert_eq!(attribute(&at.path("link"), "user.a").unwrap(), b"shared");
 }
 
 fn renamed_file_keeps_attributes(at: &CheckDir) {
@@ -245,7 +238,7 @@ fn renamed_file_keeps_attributes(at: &CheckDir) {
     let old = at.file("old", b"");
     setxattr(&old, "user.b", b"replaced", ANY).unwrap();
     fs::rename(&file, &old).unwrap();
-    assert_eq!((get(&old, "user.a").unwrap(), names(&old)), (b"moved".to_vec(), set_of(&["user.a"])));
+    assert_eq!((attribute(&old, "user.a").unwrap(), names(&old)), (b"moved".to_vec(), set_of(&["user.a"])));
 }
 
 fn new_file_has_none(at: &CheckDir) {
@@ -260,7 +253,7 @@ fn new_file_has_none(at: &CheckDir) {
 fn attributes_of_a_handle(at: &CheckDir) {
     let file = at.handle("file", b"");
     rustix::fs::fsetxattr(&file, "user.a", b"by handle", ANY).unwrap();
-    assert_eq!(get(&at.path("file"), "user.a").unwrap(), b"by handle");
+    assert_eq!(attribute(&at.path("file"), "user.a").unwrap(), b"by handle");
     rustix::fs::fremovexattr(&file, "user.a").unwrap();
     assert!(names(&at.path("file")).is_empty());
 }
@@ -271,7 +264,7 @@ fn attribute_name_spaces(at: &CheckDir) {
     fails(setxattr(&file, "user", b"x", ANY), Errno::OPNOTSUPP);
     fails(setxattr(&file, "a", b"x", ANY), Errno::OPNOTSUPP);
     fails(setxattr(&file, "user.", b"x", ANY), Errno::INVAL);
-    fails(get(&file, "nonsense.a"), Errno::OPNOTSUPP);
+    fails(attribute(&file, "nonsense.a"), Errno::OPNOTSUPP);
     fails(removexattr(&file, "nonsense.a"), Errno::OPNOTSUPP);
     fails_among(setxattr(&file, "", b"x", ANY), &[Errno::RANGE]);
     assert!(names(&file).is_empty());
@@ -280,7 +273,7 @@ fn attribute_name_spaces(at: &CheckDir) {
 fn other_names_of_the_system_are_refused(at: &CheckDir) {
     let file = at.file("file", b"");
     fails(setxattr(&file, "system.other", b"x", ANY), Errno::OPNOTSUPP);
-    fails(get(&file, "system.other"), Errno::OPNOTSUPP);
+    fails(attribute(&file, "system.other"), Errno::OPNOTSUPP);
     fails(removexattr(&file, "system.other"), Errno::OPNOTSUPP);
     assert!(names(&file).is_empty());
 }
@@ -293,19 +286,19 @@ fn setting_needs_permission(at: &CheckDir) {
     });
     setxattr(&file, "user.a", b"x", ANY).unwrap();
     as_user(ALICE, &[], || {
-        assert_eq!(get(&file, "user.a").unwrap(), b"x");
+        assert_eq!(attribute(&file, "user.a").unwrap(), b"x");
         fails(removexattr(&file, "user.a"), Errno::ACCESS);
     });
     set_owner_and_group(&file, ALICE, ALICE);
     as_user(ALICE, &[], || setxattr(&file, "user.a", b"mine", ANY)).unwrap();
-    assert_eq!(get(&file, "user.a").unwrap(), b"mine");
+    assert_eq!(attribute(&file, "user.a").unwrap(), b"mine");
 }
 
 fn reading_needs_permission(at: &CheckDir) {
     let file = at.file("file", b"");
     setxattr(&file, "user.a", b"x", ANY).unwrap();
     chmod(&file, 0o600);
-    as_user(ALICE, &[], || fails(get(&file, "user.a"), Errno::ACCESS));
+    as_user(ALICE, &[], || fails(attribute(&file, "user.a"), Errno::ACCESS));
 }
 
 fn trusted_is_for_root(at: &CheckDir) {
@@ -313,11 +306,11 @@ fn trusted_is_for_root(at: &CheckDir) {
     set_owner_and_group(&file, ALICE, ALICE);
     setxattr(&file, "trusted.a", b"secret", ANY).unwrap();
     as_user(ALICE, &[], || {
-        fails_among(get(&file, "trusted.a"), &[Errno::NODATA, Errno::PERM]);
+        fails_among(attribute(&file, "trusted.a"), &[Errno::NODATA, Errno::PERM]);
         fails(setxattr(&file, "trusted.a", b"x", ANY), Errno::PERM);
         fails_among(removexattr(&file, "trusted.a"), &[Errno::NODATA, Errno::PERM]);
     });
-    assert_eq!(get(&file, "trusted.a").unwrap(), b"secret");
+    assert_eq!(attribute(&file, "trusted.a").unwrap(), b"secret");
 }
 
 const SCHEME: &str = "user.lacuna.integrity";
@@ -326,13 +319,13 @@ fn scheme_attribute(at: &CheckDir) {
     let file = at.file("file", &pattern(1, 50_000));
     for scheme in ["mt", "rand", "comp", "auto"] {
         setxattr(&file, SCHEME, scheme.as_bytes(), ANY).unwrap();
-        assert_eq!(get(&file, SCHEME).unwrap(), scheme.as_bytes());
+        assert_eq!(attribute(&file, SCHEME).unwrap(), scheme.as_bytes());
         assert_eq!(names(&file), set_of(&[SCHEME]));
         fs::write(&file, pattern(2, 60_000)).unwrap();
         assert!(super::check_dir::stored(&file) == pattern(2, 60_000));
     }
     removexattr(&file, SCHEME).unwrap();
-    fails(get(&file, SCHEME), Errno::NODATA);
+    fails(attribute(&file, SCHEME), Errno::NODATA);
     fails(removexattr(&file, SCHEME), Errno::NODATA);
 }
 
@@ -347,12 +340,12 @@ fn scheme_attribute_is_inherited(at: &CheckDir) {
     at.file("dir/sub/file", b"content");
     symlink("file", at.path("dir/link")).unwrap();
     for name in ["dir/file", "dir/sub", "dir/sub/file"] {
-        assert_eq!(get(&at.path(name), SCHEME).unwrap(), b"comp", "{name}");
+        assert_eq!(attribute(&at.path(name), SCHEME).unwrap(), b"comp", "{name}");
     }
     setxattr(at.path("dir/sub"), SCHEME, b"mt", ANY).unwrap();
     at.file("dir/sub/later", b"content");
-    assert_eq!(get(&at.path("dir/sub/later"), SCHEME).unwrap(), b"mt");
-    assert_eq!(get(&at.path("dir/sub/file"), SCHEME).unwrap(), b"comp");
+    assert_eq!(attribute(&at.path("dir/sub/later"), SCHEME).unwrap(), b"mt");
+    assert_eq!(attribute(&at.path("dir/sub/file"), SCHEME).unwrap(), b"comp");
 }
 
 fn scheme_attribute_refuses_nonsense(at: &CheckDir) {
@@ -375,7 +368,7 @@ fn attributes_by_threads(at: &CheckDir) {
                 let name = format!("user.{thread}");
                 for n in 0..50u8 {
                     setxattr(file, name.as_str(), &[n; 10], ANY).unwrap();
-                    assert_eq!(get(file, &name).unwrap(), [n; 10]);
+                    assert_eq!(attribute(file, &name).unwrap(), [n; 10]);
                 }
             });
         }

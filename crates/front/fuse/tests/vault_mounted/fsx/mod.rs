@@ -60,9 +60,7 @@ fn random_operations_match_a_plain_directory() {
         "{} rounds of {OPS_PER_ROUND} operations, seeds from {first}: digest {digest:016x}",
         seed - first
     ));
-    place.unmount(server.unwrap());
-    place.verify();
-    place.assert_nothing_left();
+    place.unmount_and_verify(server.unwrap());
 }
 
 /// One sequence of operations, on an empty directory in the vault and on a plain one.
