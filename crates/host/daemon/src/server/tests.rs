@@ -9,6 +9,7 @@ use crate::protocol::{ExpectedDisk, Job};
 use crate::record::{FrontEnd, MountKind, MountRecord};
 use crate::server::client_connection::JobStream;
 use lacuna_contracts::{Status, StatusItem, Term};
+use lacuna_testkit::wait_until;
 use parking_lot::Mutex;
 use serde_json::json;
 use std::io::{ErrorKind, Read, Write};
@@ -224,15 +225,26 @@ fn both_front_ends_answer_every_request_the_same_way() {
     assert!(scenes.iter().all(|scene| scene.closing.try_recv().is_err()), "no client asked for the end");
 }
 
+/// Checks that a client gets only a success.
+fn check_success(client: &mut UnixStream) {
+    let mut heard = String::new();
+    client.read_to_string(&mut heard).unwrap();
+    let answer = ServerAnswer::parse(heard.trim_start().as_bytes());
+    assert!(matches!(answer, Some(ServerAnswer::Ok(_))), "{heard}");
+}
+
+/// Checks that the server answers requests that need no time.
+fn check_responsive(socket: &Path) {
+    let job = ControlOp::Job(Job::Check { disk: ExpectedDisk { file: FileIdentity::Unknown, id: None } });
+    for op in [ControlOp::Status, job] {
+        assert!(matches!(call(socket, &op), Ok(CallOutcome::Done(_))));
+    }
+}
+
 /// Sends the rest of a request of the status, and reads the answer.
 fn finish(client: &mut UnixStream, rest: &[u8]) {
     client.write_all(rest).unwrap();
-    let mut heard = String::new();
-    client.read_to_string(&mut heard).unwrap();
-    assert!(
-        matches!(ServerAnswer::parse(heard.trim_start().as_bytes()), Some(ServerAnswer::Ok(_))),
-        "{heard}"
-    );
+    check_success(client);
 }
 
 /// Checks that the server still waits for the request of a client.
@@ -250,12 +262,7 @@ fn a_silent_or_departed_client_delays_no_other_client() {
         let mut waited_for =
             [0, 1, 7, 20].map(|sent| (client(&scene.socket, &request[..sent]), &request[sent..]));
         drop(UnixStream::connect(&scene.socket).unwrap());
-        assert!(matches!(call(&scene.socket, &ControlOp::Status), Ok(CallOutcome::Done(_))));
-        let disk = ExpectedDisk { file: FileIdentity::Unknown, id: None };
-        assert!(matches!(
-            call(&scene.socket, &ControlOp::Job(Job::Check { disk })),
-            Ok(CallOutcome::Done(_))
-        ));
+        check_responsive(&scene.socket);
         for (client, _) in &mut waited_for {
             check_waited_for(client);
         }
@@ -351,11 +358,7 @@ fn slow_requests_get_keepalives_while_others_are_answered() {
         b"{\"v\":1,\"op\":\"stat\",\"ino\":1}\n",
         b"{\"v\":1,\"op\":\"close\"}\n",
     ];
-    let mut clients = said.map(|said| {
-        let mut client = UnixStream::connect(&scene.socket).unwrap();
-        client.write_all(said).unwrap();
-        client
-    });
+    let mut clients = said.map(|said| client(&scene.socket, said));
     let closing = scene.closing.recv().unwrap();
     assert!(matches!(call(&scene.socket, &ControlOp::Status), Ok(CallOutcome::Done(_))));
     for client in &mut clients {
@@ -366,14 +369,7 @@ fn slow_requests_get_keepalives_while_others_are_answered() {
     }
     drop(ends);
     closing.answer(&Ok(()));
-    for client in &mut clients {
-        let mut rest = String::new();
-        client.read_to_string(&mut rest).unwrap();
-        assert!(
-            matches!(ServerAnswer::parse(rest.trim_start().as_bytes()), Some(ServerAnswer::Ok(_))),
-            "{rest}"
-        );
-    }
+    clients.iter_mut().for_each(check_success);
 }
 
 /// A client that has sent `said`.
@@ -399,32 +395,16 @@ fn the_number_of_slow_requests_is_limited() {
         let (ends, held): (Vec<Sender<()>>, Vec<Receiver<()>>) = (0..most).map(|_| channel()).unzip();
         let scene = ServerFixture::of(mount(), Arc::new(BlockingSource(Mutex::new(held))));
         // Clients are accepted in the order of their connections.
-        let clients: Vec<UnixStream> = (0..most).map(|_| client(&scene.socket, said)).collect();
+        let mut clients: Vec<UnixStream> = (0..most).map(|_| client(&scene.socket, said)).collect();
         check_refused(&scene.socket, said, most);
         check_refused(&scene.socket, said, most);
         // Requests without a thread of their own, and other work, are still answered.
-        assert!(matches!(call(&scene.socket, &ControlOp::Status), Ok(CallOutcome::Done(_))));
-        let disk = ExpectedDisk { file: FileIdentity::Unknown, id: None };
-        assert!(matches!(
-            call(&scene.socket, &ControlOp::Job(Job::Check { disk })),
-            Ok(CallOutcome::Done(_))
-        ));
+        check_responsive(&scene.socket);
         drop(ends);
-        for mut client in clients {
-            let mut heard = String::new();
-            client.read_to_string(&mut heard).unwrap();
-            assert!(
-                matches!(ServerAnswer::parse(heard.trim_start().as_bytes()), Some(ServerAnswer::Ok(_))),
-                "{heard}"
-            );
-        }
+        clients.iter_mut().for_each(check_success);
         // The line is closed after the permit is released.
         for _ in 0..2 * most {
-            let heard = answers(&scene.socket, said, true);
-            assert!(
-                matches!(ServerAnswer::parse(heard.trim_start().as_bytes()), Some(ServerAnswer::Ok(_))),
-                "{heard}"
-            );
+            check_success(&mut client(&scene.socket, said));
         }
     }
 }
@@ -467,13 +447,7 @@ fn a_failed_purge_stays_in_the_status_until_a_purge_succeeds() {
     service.state = Arc::new(StateWithFailure);
     let dispatcher = RequestDispatcher::new(service);
     let wait_for = |kind: Option<Kind>| {
-        for _ in 0..3000 {
-            if dispatcher.unreported.purge_failure().map(|e| e.kind()) == kind {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        panic!("it never said {kind:?}");
+        wait_until(&format!("{kind:?}"), || dispatcher.unreported.purge_failure().map(|e| e.kind()) == kind);
     };
     dispatcher.purge(&ClientConnection::new(server), Arc::clone(&source)).unwrap();
     wait_for(Some(Kind::PurgeIncomplete));
