@@ -14,7 +14,7 @@ fn with_connection(test: impl FnOnce(&Connection<ScriptedClient>, &Arc<LevelMemo
     // Flags, then the default export with EXPORT_NAME.
     let hello = [&3u32.to_be_bytes()[..], b"IHAVEOPT", &1u32.to_be_bytes(), &0u32.to_be_bytes()].concat();
     let client = ScriptedClient::new(&hello);
-    let exports = Exports::levels([ByteDisk::new(Arc::new(StatusOnlyDisk(Status::default)))]);
+    let exports = Exports::levels([ByteDisk::new(Arc::new(StatusOnlyDisk(Status::default, || Ok(()))))]);
     let Ok(HandshakeOutcome::Transmit(session)) = handshake(&mut &client, &exports, TlsState::Unavailable)
     else {
         panic!("no session");

@@ -66,10 +66,11 @@ mod tests {
         // The disk blocks in `status` while this lock is held.
         let lock = Arc::new(Mutex::new(()));
         let of_disk = Arc::clone(&lock);
-        let disk = StatusOnlyDisk(move || {
+        let status = move || {
             let _held = of_disk.lock();
             Status { items: vec![StatusItem::new("dirty", 7, "bytes")] }
-        });
+        };
+        let disk = StatusOnlyDisk(status, || Ok(()));
         let counters = Counters::of(vec![ByteDisk::new(Arc::new(disk))]);
         assert_eq!(counters.now()[0].value, 7);
         let held = lock.lock();

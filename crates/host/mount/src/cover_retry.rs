@@ -204,7 +204,7 @@ impl Disk for CoverRetry {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use std::sync::atomic::AtomicU32;
 
@@ -250,7 +250,8 @@ mod tests {
         }
     }
 
-    fn uncovered(times: u32, cover: CoverRole) -> CoverRetry {
+    /// Wraps a disk that refuses this many requests for want of cover.
+    pub(crate) fn uncovered(times: u32, cover: CoverRole) -> CoverRetry {
         CoverRetry::new(Arc::new(Uncovered(AtomicU32::new(times))), cover)
     }
 

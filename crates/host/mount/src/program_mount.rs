@@ -394,40 +394,10 @@ fn mounted_elsewhere(file: &Path) -> Option<u32> {
 mod tests {
     use super::*;
     use crate::cover_retry::CoverRole;
-    use lacuna_contracts::{BlockAddr, Extent, Status};
-
-    /// A disk without requests.
-    struct IdleDisk;
-
-    impl Disk for IdleDisk {
-        fn blocks(&self) -> u64 {
-            1
-        }
-        fn read(&self, _: BlockAddr, _: &mut [u8]) -> Result<()> {
-            Ok(())
-        }
-        fn write(&self, _: BlockAddr, _: &[u8]) -> Result<()> {
-            Ok(())
-        }
-        fn discard(&self, _: BlockAddr, _: u64) -> Result<()> {
-            Ok(())
-        }
-        fn flush(&self) -> Result<()> {
-            Ok(())
-        }
-        fn extents(&self, _: BlockAddr, _: u64) -> Result<Vec<Extent>> {
-            Ok(Vec::new())
-        }
-        fn status(&self) -> Status {
-            Status::default()
-        }
-        fn close(&self) -> Result<()> {
-            Ok(())
-        }
-    }
+    use crate::cover_retry::tests::uncovered;
 
     fn idle() -> Arc<CoverRetry> {
-        Arc::new(CoverRetry::new(Arc::new(IdleDisk), CoverRole::Unneeded))
+        Arc::new(uncovered(0, CoverRole::Unneeded))
     }
 
     fn asked<'r>(

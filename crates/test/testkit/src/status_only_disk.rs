@@ -1,12 +1,16 @@
-//! A disk that answers only status queries.
+//! A disk that only answers status queries and is closed.
 
 use lacuna_contracts::{BlockAddr, Disk, Extent, Result, Status};
 
-/// A disk of one block with a [`Disk::status`] that the closure provides. It panics on requests for
-/// data.
-pub struct StatusOnlyDisk<S>(pub S);
+/// A disk of one block with a [`Disk::status`] and a [`Disk::close`] that the closures provide. It
+/// panics on requests for data.
+pub struct StatusOnlyDisk<S, C>(pub S, pub C);
 
-impl<S: Fn() -> Status + Send + Sync> Disk for StatusOnlyDisk<S> {
+impl<S, C> Disk for StatusOnlyDisk<S, C>
+where
+    S: Fn() -> Status + Send + Sync,
+    C: Fn() -> Result<()> + Send + Sync,
+{
     fn blocks(&self) -> u64 {
         1
     }
@@ -36,6 +40,6 @@ impl<S: Fn() -> Status + Send + Sync> Disk for StatusOnlyDisk<S> {
     }
 
     fn close(&self) -> Result<()> {
-        Ok(())
+        (self.1)()
     }
 }

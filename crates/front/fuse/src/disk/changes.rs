@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn the_end_of_a_mount_drops_the_changes_that_have_not_begun() {
-        let disk: Arc<dyn Disk> = Arc::new(StatusOnlyDisk(Status::default));
+        let disk: Arc<dyn Disk> = Arc::new(StatusOnlyDisk(Status::default, || Ok(())));
         let mut changes = changes_of(&disk);
         let gate = Arc::new(Mutex::new(()));
         let closed = gate.lock();
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn threads_without_a_change_do_not_keep_the_disk_open() {
-        let disk: Arc<dyn Disk> = Arc::new(StatusOnlyDisk(Status::default));
+        let disk: Arc<dyn Disk> = Arc::new(StatusOnlyDisk(Status::default, || Ok(())));
         drop(changes_of(&disk));
         assert_eq!(Arc::strong_count(&disk), 1);
     }

@@ -112,52 +112,25 @@ impl Disk for LowestLevel {
 mod tests {
     use super::*;
     use lacuna_storage::{Error, Kind};
+    use lacuna_testkit::StatusOnlyDisk;
     use std::time::{Duration, Instant};
 
     type Closings = Arc<Mutex<Vec<u64>>>;
 
     /// A level that records when it is closed. Closing level 3 fails.
-    struct Recorded(u64, Closings);
-
-    impl Disk for Recorded {
-        fn blocks(&self) -> u64 {
-            1
-        }
-
-        fn read(&self, _: BlockAddr, _: &mut [u8]) -> Result<()> {
-            Ok(())
-        }
-
-        fn write(&self, _: BlockAddr, _: &[u8]) -> Result<()> {
-            Ok(())
-        }
-
-        fn discard(&self, _: BlockAddr, _: u64) -> Result<()> {
-            Ok(())
-        }
-
-        fn flush(&self) -> Result<()> {
-            Ok(())
-        }
-
-        fn extents(&self, _: BlockAddr, _: u64) -> Result<Vec<Extent>> {
-            Ok(Vec::new())
-        }
-
-        fn status(&self) -> Status {
-            Status { items: vec![StatusItem::new("level", self.0, "level")] }
-        }
-
-        fn close(&self) -> Result<()> {
-            self.1.lock().push(self.0);
-            if self.0 == 3 { Err(Error::new(Kind::NoCover, "lost")) } else { Ok(()) }
-        }
+    fn recorded(number: u64, closings: &Closings) -> Arc<dyn Disk> {
+        let status = move || Status { items: vec![StatusItem::new("level", number, "level")] };
+        let closings = Arc::clone(closings);
+        let close = move || {
+            closings.lock().push(number);
+            if number == 3 { Err(Error::new(Kind::NoCover, "lost")) } else { Ok(()) }
+        };
+        Arc::new(StatusOnlyDisk(status, close))
     }
 
     /// The lowest mounted level of four, with `mounted` as the mounted levels.
     fn lowest(mounted: &[u64], closings: &Closings) -> LowestLevel {
-        let level = |number| Arc::new(Recorded(number, Arc::clone(closings))) as Arc<dyn Disk>;
-        let levels: Vec<Arc<dyn Disk>> = (0..4).map(level).collect();
+        let levels: Vec<Arc<dyn Disk>> = (0..4).map(|number| recorded(number, closings)).collect();
         let unmounted = UnmountedLevels::of(&levels);
         mounted.iter().for_each(|number| unmounted.remove(*number));
         let number = mounted[0];
