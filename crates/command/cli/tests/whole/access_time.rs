@@ -58,17 +58,8 @@ fn a_user_who_does_not_own_the_file_is_warned() {
     let mut words = Vec::new();
     for key in ["key", "deep"] {
         let mut check = Command::new("setpriv");
-        check.args([
-            "--reuid",
-            "65534",
-            "--regid",
-            "65534",
-            "--clear-groups",
-            "./lacuna",
-            "check",
-            "disk.img",
-        ]);
-        check.args(["--key-file", key]).current_dir(scene.path("."));
+        check.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]);
+        check.args(["./lacuna", "check", "disk.img", "--key-file", key]).current_dir(scene.path("."));
         let ran = RunOutput::from(check.output().unwrap()).code(0);
         assert!(ran.stderr.contains("noatime"), "{}", ran.stderr);
         words.push(ran.stderr);

@@ -67,19 +67,8 @@ fn a_disk_has_one_writer_under_all_its_names() {
 fn the_process_of_a_background_server_is_named() {
     let scene = Scene::with_disk(&["--size", "64M"]);
     fs::copy(scene.path("disk.img"), scene.path("copy.img")).unwrap();
-    let args = [
-        "serve",
-        "disk.img",
-        "--socket",
-        "s",
-        "--key-file",
-        "key",
-        "--fork",
-        "--pid-file",
-        "pid",
-        "--no-keeper",
-    ];
-    scene.lacuna(&args).code(0);
+    let serve = ["serve", "disk.img", "--socket", "s", "--key-file", "key"];
+    scene.lacuna(&[&serve[..], &["--fork", "--pid-file", "pid", "--no-keeper"]].concat()).code(0);
     let process = fs::read_to_string(scene.path("pid")).unwrap();
     let refused = scene.lacuna(&["check", "copy.img", "--key-file", "key"]).code(5).stderr;
     send(Signal::TERM, process.trim());

@@ -77,16 +77,8 @@ impl IsolatedScene {
         assert_eq!(apart.list(), "nothing is open\n");
         apart.keyed(&["open", "disk.img", "mnt", "--mkfs", "ext4"]);
         apart.keyed(&["open", "v", "files"]);
-        apart.keyed(&[
-            "serve",
-            "other.img",
-            "--socket",
-            "nbd.sock",
-            "--fork",
-            "--pid-file",
-            "pid",
-            "--no-keeper",
-        ]);
+        let serve = ["serve", "other.img", "--socket", "nbd.sock"];
+        apart.keyed(&[&serve[..], &["--fork", "--pid-file", "pid", "--no-keeper"]].concat());
         Some(apart)
     }
 }

@@ -79,16 +79,8 @@ fn a_level_does_not_show_in_the_id() {
         let serve = ["serve", "disk.img", "--socket", "s", "--key-file", key, "--expect", OTHER];
         // The messages are the same, also where a log may keep them.
         is_refused(scene.lacuna(&serve), &id, OTHER);
-        let server = scene.serve_command(&mut scene.command(&[
-            "serve",
-            "disk.img",
-            "--socket",
-            "nbd.sock",
-            "--key-file",
-            key,
-            "--expect",
-            &id,
-        ]));
+        let serve = ["serve", "disk.img", "--socket", "nbd.sock", "--key-file", key, "--expect", &id];
+        let server = scene.serve_command(&mut scene.command(&serve));
         assert_eq!(server.stop(), 0);
     }
     // New passphrases and a new size do not change the ID, and neither does restoring a backup of

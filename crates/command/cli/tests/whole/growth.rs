@@ -202,19 +202,8 @@ fn a_removed_passphrase_opens_no_copy_where_the_device_ended() {
         assert_eq!(copy(), *b"LACUNA\x00\x01");
         grown.enlarge(1 << 30);
         fs::write(grown.scene.path("new"), "staple").unwrap();
-        let change = [
-            "key",
-            "change",
-            &grown.device.0,
-            "--key-file",
-            "key",
-            "--new-key-file",
-            "new",
-            "--yes",
-            "--keep",
-            "1",
-        ];
-        grown.scene.lacuna(&change).code(0);
+        let change = ["key", "change", &grown.device.0, "--key-file", "key", "--new-key-file", "new"];
+        grown.scene.lacuna(&[&change[..], &["--yes", "--keep", "1"]].concat()).code(0);
         grown.scene.tool("sync", &[&grown.device.0]);
         assert_eq!(copy(), [0; 8], "{format}");
         grown.scene.lacuna(&["check", &grown.device.0, "--key-file", "new"]).code(0);

@@ -123,14 +123,8 @@ impl Scene {
 
     /// Serves `disk.img` with another key file.
     pub(crate) fn serve_with_key(&self, key: &str) -> Serving {
-        self.serve_command(&mut self.command(&[
-            "serve",
-            "disk.img",
-            "--socket",
-            "nbd.sock",
-            "--key-file",
-            key,
-        ]))
+        let args = ["serve", "disk.img", "--socket", "nbd.sock", "--key-file", key];
+        self.serve_command(&mut self.command(&args))
     }
 
     /// Starts `command`, which serves on `nbd.sock`.

@@ -164,20 +164,9 @@ fn a_passphrase_may_be_mistyped_twice() {
 #[test]
 fn two_levels_with_one_passphrase_are_asked_for_again() {
     let scene = Scene::new();
-    let create = [
-        "create",
-        "disk.img",
-        "--size",
-        "64M",
-        "--format",
-        "deniable",
-        "--levels",
-        "2",
-        "--askpass",
-        "./ask",
-    ];
+    let create = ["create", "disk.img", "--size", "64M", "--format", "deniable", "--levels", "2"];
     answering(&scene, "one\none\none\none\ntwo\ntwo\n");
-    scene.lacuna(&[&create[..], &CHEAP].concat()).code(0);
+    scene.lacuna(&[&create[..], &["--askpass", "./ask"], &CHEAP].concat()).code(0);
     assert!(
         asked(&scene)[4].starts_with("Another level has this passphrase already. "),
         "{:?}",

@@ -235,19 +235,8 @@ fn a_level_is_added_seen_and_dropped() {
     scene.lacuna(&["check", "disk.img", "--key-file", "deep"]).code(2);
     scene.lacuna(&["check", "disk.img", "--key-file", "key"]).code(0);
     scene.create("flat.img", &["--size", "16M"]).code(0);
-    let add = [
-        "key",
-        "refresh",
-        "--yes",
-        "--keep",
-        "1",
-        "flat.img",
-        "--key-file",
-        "key",
-        "--add-level",
-        "--new-key-file",
-        "deep",
-    ];
+    let refresh = ["key", "refresh", "--yes", "--keep", "1", "flat.img", "--key-file", "key"];
+    let add = [&refresh[..], &["--add-level", "--new-key-file", "deep"]].concat();
     assert!(scene.lacuna(&add).code(1).stderr.contains("the format deniable or oblivious"));
 }
 

@@ -44,16 +44,8 @@ fn every_address_must_be_unreachable_for_unauthenticated_clients() {
 fn activated(scene: &Scene, listener: TcpListener, options: &[&str]) -> Command {
     let script = "exec 3<&0 0</dev/null; LISTEN_PID=$$ LISTEN_FDS=1 exec \"$@\"";
     let mut command = Command::new("bash");
-    command.args([
-        "-c",
-        script,
-        "bash",
-        env!("CARGO_BIN_EXE_lacuna"),
-        "serve",
-        "disk.img",
-        "--key-file",
-        "key",
-    ]);
+    command.args(["-c", script, "bash", env!("CARGO_BIN_EXE_lacuna")]);
+    command.args(["serve", "disk.img", "--key-file", "key"]);
     command.args(options).current_dir(scene.path(".")).env("XDG_RUNTIME_DIR", scene.path("."));
     command.stdin(Stdio::from(OwnedFd::from(listener)));
     command

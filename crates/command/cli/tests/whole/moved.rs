@@ -1,7 +1,8 @@
 //! The file of an open disk is moved, deleted or copied: lacuna reports where the disk is open, and
 //! loses no data without a warning.
 
-use crate::harness::{CHEAP, CloseOnDrop, Scene, can_mount, is_program_available};
+use crate::harness::{CloseOnDrop, Scene, can_mount, is_program_available};
+use crate::vault_harness::VaultScene;
 use std::fs;
 
 /// Opens a disk of two levels, mounted raw at `mnt` and `second`.
@@ -178,16 +179,11 @@ fn a_deleted_file_keeps_no_other_disk_open() {
 
 #[test]
 fn a_moved_vault_is_known_by_its_new_path() {
-    if !can_mount("/dev/fuse") {
-        return;
-    }
-    let scene = Scene::new();
-    fs::create_dir(scene.path("mnt")).unwrap();
-    scene.lacuna(&[&["vault", "init", "v", "--key-file", "key"][..], &CHEAP].concat()).code(0);
-    scene.lacuna(&["open", "v", "mnt", "--key-file", "key"]).code(0);
-    let _closing = CloseOnDrop(&scene, &["mnt"]);
+    let Some(vault) = VaultScene::new(&[]) else { return };
+    vault.open().code(0);
+    let scene = &vault.0;
     fs::rename(scene.path("v"), scene.path("w")).unwrap();
-    let list = listed(&scene);
+    let list = listed(scene);
     assert!(list.contains("its directory is ") && list.contains("/w now"), "{list}");
     scene.lacuna(&["status", "w"]).code(0);
     let doctor = scene.lacuna(&["doctor", "w"]).code(0).stdout;
