@@ -6,7 +6,7 @@ use harness::client::{OPT_LIST, OPT_STARTTLS, RawClient};
 use harness::{GatedDisk, ServerThread, run, text};
 use lacuna_contracts::BLOCK_SIZE;
 use lacuna_nbd::{Exports, Listen, NbdServer, ServerSettings, TlsMode};
-use lacuna_testkit::{is_program_available, noise, skipped};
+use lacuna_testkit::{is_program_available, noise, skip_unless, skipped};
 use std::path::Path;
 use std::process::Command;
 
@@ -26,9 +26,7 @@ fn tcp(exports: Exports, settings: ServerSettings) -> ServerThread {
 
 #[test]
 fn nbdinfo_reads_the_exports() {
-    if !is_program_available("nbdinfo") {
-        return;
-    }
+    skip_unless!(is_program_available("nbdinfo"));
     let (zero, one) = (GatedDisk::new(BLOCKS), GatedDisk::with(8, true));
     RawClient::write(
         &mut RawClient::connect(
@@ -89,9 +87,7 @@ fn copy_in_and_out(uri: &str, directory: &Path, disk: &GatedDisk) {
 
 #[test]
 fn nbdcopy_copies_in_and_out() {
-    if !is_program_available("nbdcopy") {
-        return;
-    }
+    skip_unless!(is_program_available("nbdcopy"));
     let disk = GatedDisk::new(BLOCKS);
     let server = ServerThread::unix(disk.exports(), ServerSettings::default());
     copy_in_and_out(&server.uri, server.directory.path(), &disk);
@@ -102,9 +98,7 @@ fn nbdcopy_copies_in_and_out() {
 
 #[test]
 fn qemu_converts_and_compares() {
-    if !is_program_available("qemu-img") || !is_program_available("qemu-io") {
-        return;
-    }
+    skip_unless!(is_program_available("qemu-img") && is_program_available("qemu-io"));
     let disk = GatedDisk::new(BLOCKS);
     let server = ServerThread::unix(disk.exports(), ServerSettings::default());
     let (source, target) = (server.path("in.raw"), server.path("out.qcow2"));
@@ -129,9 +123,7 @@ fn qemu_converts_and_compares() {
 
 #[test]
 fn fio_finds_what_it_wrote() {
-    if !is_program_available("fio") {
-        return;
-    }
+    skip_unless!(is_program_available("fio"));
     let engines = Command::new("fio").arg("--enghelp").output().unwrap();
     if !String::from_utf8_lossy(&engines.stdout).contains("nbd") {
         skipped("this fio has no nbd engine");
@@ -154,9 +146,7 @@ fn fio_finds_what_it_wrote() {
 
 #[test]
 fn nbdsh_exercises_every_request() {
-    if !is_program_available("nbdsh") {
-        return;
-    }
+    skip_unless!(is_program_available("nbdsh"));
     let server = ServerThread::unix(GatedDisk::new(4).exports(), ServerSettings::default());
     let script = "h.set_strict_mode(0); h.pwrite(b'abc', 5); assert h.pread(5, 4) == b'\\0abc\\0'";
     run("nbdsh", &["-u", &server.uri, "-c", script]);
@@ -189,9 +179,9 @@ fn certificates(directory: &Path) -> bool {
 fn tls_protects_tcp_and_unix_sockets() {
     use std::io::Write;
     let pki = tempfile::tempdir().unwrap();
-    if !is_program_available("nbdcopy") || !is_program_available("nbdinfo") || !certificates(pki.path()) {
-        return;
-    }
+    skip_unless!(
+        is_program_available("nbdcopy") && is_program_available("nbdinfo") && certificates(pki.path())
+    );
     let settings = |mode, directory: &str| ServerSettings {
         tls: mode,
         certificates: Some(pki.path().join(directory)),

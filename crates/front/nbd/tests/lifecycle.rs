@@ -8,7 +8,7 @@ use lacuna_contracts::Kind;
 use lacuna_nbd::{
     ClientPeer, Clients, Exports, Listen, Listeners, NbdServer, ServerSettings, StopHandle, TlsMode,
 };
-use lacuna_testkit::{is_program_available, skipped, wait_until};
+use lacuna_testkit::{is_program_available, skip_unless, skipped, wait_until};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
@@ -229,9 +229,7 @@ fn a_stop_before_the_start_counts() {
 #[test]
 fn sockets_are_taken_over_from_a_service_manager() {
     let example = std::env::current_exe().unwrap().parent().unwrap().join("../examples/serve");
-    if !is_program_available("nbdinfo") {
-        return;
-    }
+    skip_unless!(is_program_available("nbdinfo"));
     if !example.exists() {
         skipped("examples/serve is not built");
         return;

@@ -25,6 +25,17 @@ pub fn skipped(why: &str) {
     let _ = writeln!(std::io::stderr(), "skipped: {why}");
 }
 
+/// Ends a test that this machine cannot run. The expression is a requirement on the machine, and
+/// prints the reason if it is false.
+#[macro_export]
+macro_rules! skip_unless {
+    ($can_run:expr) => {
+        if !$can_run {
+            return;
+        }
+    };
+}
+
 /// The reason why a program cannot be used; `None` if it can.
 fn unavailable_reason(program: &str) -> Option<String> {
     let mut why = None;

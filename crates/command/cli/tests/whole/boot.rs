@@ -2,7 +2,7 @@
 //! timeout.
 
 use crate::harness::{
-    CHEAP, CloseOnDrop, Scene, Signal, can_mount, is_program_available, send, skipped, wait_until,
+    CHEAP, CloseOnDrop, Scene, Signal, can_mount, can_mount_ext4, send, skip_unless, skipped, wait_until,
 };
 use crate::keys::answering;
 use rustix::process::geteuid;
@@ -63,9 +63,7 @@ fn run(scene: &Scene, program: &str, args: &[&str]) -> (i32, String) {
 
 #[test]
 fn mount_and_umount_find_their_helpers() {
-    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !is_program_available("mkfs.ext4") {
-        return;
-    }
+    skip_unless!(can_mount_ext4());
     let Some(_helpers) = HelperLinks::link(env!("CARGO_BIN_EXE_lacuna")) else { return };
     let scene = Scene::with_disk(&["--size", "64M"]);
     fs::create_dir(scene.path("mnt")).unwrap();
@@ -129,9 +127,7 @@ fn mount_and_umount_find_their_helpers() {
 
 #[test]
 fn a_helper_refuses_what_it_cannot_mount_and_explains_itself() {
-    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") {
-        return;
-    }
+    skip_unless!(can_mount("/dev/loop-control") && can_mount("/dev/fuse"));
     let Some(_helpers) = HelperLinks::link(env!("CARGO_BIN_EXE_lacuna")) else { return };
     let scene = Scene::with_disk(&["--size", "64M"]);
     fs::create_dir(scene.path("mnt")).unwrap();
@@ -210,9 +206,7 @@ fn a_service_manager_gets_notifications() {
         heard.contains(&"STATUS=open".to_owned()) && heard.contains(&"STATUS=closing".to_owned()),
         "{heard:?}"
     );
-    if !can_mount("/dev/fuse") {
-        return;
-    }
+    skip_unless!(can_mount("/dev/fuse"));
     fs::create_dir(scene.path("mnt")).unwrap();
     let mut open = with_credential(&["open", "disk.img", "mnt", "--raw", "--foreground"]);
     notifications(&scene, &mut open, |child| {
@@ -229,9 +223,7 @@ fn an_idle_disk_is_closed_after_its_timeout() {
     let serve = ["serve", "disk.img", "--socket", "nbd.sock"];
     scene.lacuna(&[&serve[..], &idle].concat()).code(0);
     scene.lacuna(&["open", "disk.img", "mnt", "--idle-timeout", "0", "--key-file", "key"]).code(1);
-    if !can_mount("/dev/fuse") {
-        return;
-    }
+    skip_unless!(can_mount("/dev/fuse"));
     scene.create("other.img", &["--size", "16M"]).code(0);
     for at in ["mnt", "other"] {
         fs::create_dir(scene.path(at)).unwrap();
@@ -271,9 +263,7 @@ fn an_idle_disk_is_closed_after_its_timeout() {
 /// Checks `user` in fstab and the options that mount(8) documents, as passed to the helper.
 #[test]
 fn a_vault_is_mounted_with_the_options_of_fstab() {
-    if !can_mount("/dev/fuse") {
-        return;
-    }
+    skip_unless!(can_mount("/dev/fuse"));
     let Some(_helpers) = HelperLinks::link(env!("CARGO_BIN_EXE_lacuna")) else { return };
     let scene = Scene::new();
     fs::create_dir(scene.path("mnt")).unwrap();
@@ -307,9 +297,7 @@ fn the_idle_timeout_spares_bind_mounts_and_refuses_levels() {
         let refused = scene.lacuna(&[verb, &idle].concat()).code(1);
         assert!(refused.stderr.contains("--idle-timeout"), "{}", refused.stderr);
     }
-    if !can_mount("/dev/fuse") || !geteuid().is_root() {
-        return;
-    }
+    skip_unless!(can_mount("/dev/fuse") && geteuid().is_root());
     for at in ["mnt", "bound"] {
         fs::create_dir(scene.path(at)).unwrap();
     }
@@ -324,9 +312,7 @@ fn the_idle_timeout_spares_bind_mounts_and_refuses_levels() {
 
 #[test]
 fn a_signal_closes_a_disk_in_use_when_its_use_ends() {
-    if !can_mount("/dev/fuse") {
-        return;
-    }
+    skip_unless!(can_mount("/dev/fuse"));
     let scene = Scene::with_disk(&["--size", "16M"]);
     fs::create_dir(scene.path("mnt")).unwrap();
     let _closing = CloseOnDrop(&scene, &["mnt"]);

@@ -1,6 +1,6 @@
 //! Data written by other programs' clients is read back unchanged, with every cipher.
 
-use crate::harness::{Scene, is_program_available, noise, skipped};
+use crate::harness::{Scene, is_program_available, noise, skip_unless, skipped};
 use std::fs;
 use std::process::Command;
 
@@ -20,9 +20,7 @@ pub(crate) fn ext4_image(scene: &Scene) -> Vec<u8> {
 }
 
 fn image_survives(options: &[&str]) {
-    if !["qemu-img", "nbdcopy", "nbdinfo", "mke2fs"].into_iter().all(is_program_available) {
-        return;
-    }
+    skip_unless!(["qemu-img", "nbdcopy", "nbdinfo", "mke2fs"].into_iter().all(is_program_available));
     let scene = Scene::new();
     let image = ext4_image(&scene);
     scene.create("disk.img", &[&["--size", "64M"], options].concat()).code(0);
@@ -70,9 +68,7 @@ pub(crate) fn has_fio_with_nbd() -> bool {
 
 /// Random writes, verified by fio itself. They overwrite the first `size` bytes of the disk.
 pub(crate) fn fio_verifies(scene: &Scene, uri: &str, size: &str) {
-    if !has_fio_with_nbd() {
-        return;
-    }
+    skip_unless!(has_fio_with_nbd());
     let uri = format!("--uri={uri}");
     for block_size in ["--bs=4k", "--bs=64k"] {
         let args = ["--name=verify", "--ioengine=nbd", &uri, "--rw=randwrite", block_size, size];

@@ -1,7 +1,8 @@
 //! Messages during long operations, their recipients, and the output of `status` meanwhile.
 
 use crate::harness::{
-    CHEAP, CloseOnDrop, Scene, Signal, Terminal, can_mount, is_program_available, noise, send, wait_until,
+    CHEAP, CloseOnDrop, Scene, Signal, Terminal, can_mount, can_mount_ext4, is_program_available, noise,
+    send, skip_unless, wait_until,
 };
 use crate::nbd_client::Client;
 use lacuna_testkit::StopAtEnd;
@@ -119,9 +120,7 @@ fn a_terminal_is_warned_before_pending_data_is_dropped() {
 
 #[test]
 fn a_mounted_disk_is_closed_after_its_cover_with_or_without_pending_data() {
-    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !is_program_available("mkfs.ext4") {
-        return;
-    }
+    skip_unless!(can_mount_ext4());
     let scene = slow("deniable", "1000");
     let open = ["open", "disk.img", "public", "hidden", "--key-file", "deep"];
     with_cover(&scene, &[&open[..], &["--mkfs", "ext4"]].concat());
@@ -200,9 +199,7 @@ fn an_interrupted_close_says_that_closing_goes_on() {
 /// first.
 #[test]
 fn what_keeps_a_mount_busy_is_closed_before_it() {
-    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !is_program_available("mkfs.ext4") {
-        return;
-    }
+    skip_unless!(can_mount_ext4());
     let scene = Scene::with_disk(&["--size", "128M"]);
     ["m", "n"].iter().for_each(|dir| fs::create_dir(scene.path(dir)).unwrap());
     scene.lacuna(&["open", "disk.img", "m", "--mkfs", "ext4", "--key-file", "key"]).code(0);
@@ -219,9 +216,7 @@ fn what_keeps_a_mount_busy_is_closed_before_it() {
 
 #[test]
 fn a_level_unmounted_by_hand_counts_as_closed() {
-    if !can_mount("/dev/fuse") || !is_program_available("fusermount3") {
-        return;
-    }
+    skip_unless!(can_mount("/dev/fuse") && is_program_available("fusermount3"));
     let scene = slow("deniable", "20");
     let open = ["open", "disk.img", "public", "hidden", "--raw", "--key-file", "deep"];
     for by_hand in ["public", "hidden"] {
@@ -285,9 +280,7 @@ fn while_level_0_is_used(scene: &Scene, work: impl FnOnce()) {
 
 #[test]
 fn a_hidden_file_system_without_cover_stays_open_and_loses_nothing() {
-    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !is_program_available("mkfs.ext4") {
-        return;
-    }
+    skip_unless!(can_mount_ext4());
     ["deniable", "oblivious"].into_iter().for_each(stays_open_and_loses_nothing);
 }
 
@@ -350,9 +343,7 @@ fn stays_open_and_loses_nothing(format: &str) {
 /// The level refuses writes while it is being closed. It stays open, and takes them later.
 #[test]
 fn a_refused_close_loses_no_write_that_waited_for_room() {
-    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !is_program_available("mkfs.ext4") {
-        return;
-    }
+    skip_unless!(can_mount_ext4());
     let scene = hidden();
     // No operation gives up before the close does.
     let options = ["--mount-options", "noinit_itable", "--cover-timeout", "60"];
@@ -379,9 +370,7 @@ fn a_refused_close_loses_no_write_that_waited_for_room() {
 
 #[test]
 fn a_log_does_not_show_why_a_level_stays_open() {
-    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !is_program_available("mkfs.ext4") {
-        return;
-    }
+    skip_unless!(can_mount_ext4());
     let scene = Scene::new();
     fs::create_dir(scene.path("public")).unwrap();
     scene.create("disk.img", &["--format", "deniable", "--size", "64M"]).code(0);
@@ -397,9 +386,7 @@ fn a_log_does_not_show_why_a_level_stays_open() {
 
 #[test]
 fn an_opening_shows_its_wait_unless_quiet() {
-    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !is_program_available("mkfs.ext4") {
-        return;
-    }
+    skip_unless!(can_mount_ext4());
     for quiet in [false, true] {
         let scene = hidden();
         let open = ["open", "disk.img", "public", "hidden", "--mkfs", "ext4", "--key-file", "deep"];

@@ -1,16 +1,15 @@
 //! Habits and accidents of users while a disk is in use: no data is lost.
 
 use crate::harness::{
-    CloseOnDrop, Device, Scene, Signal, can_mount, is_program_available, noise, send, skipped,
+    CloseOnDrop, Device, Scene, Signal, can_mount, can_mount_ext4, is_program_available, noise, send,
+    skip_unless, skipped,
 };
 use std::fs;
 use std::process::Command;
 
 #[test]
 fn no_tool_destroys_a_device_that_is_open() {
-    if !can_mount("/dev/loop-control") {
-        return;
-    }
+    skip_unless!(can_mount("/dev/loop-control"));
     let scene = Scene::new();
     fs::File::create(scene.path("backing")).unwrap().set_len(200 << 20).unwrap();
     let device = Device::over(&scene, &["backing"]);
@@ -96,15 +95,9 @@ fn create_prints_the_passphrase_cost() {
     assert!(created.contains("Argon2id with 1 MiB, 1 pass,"), "{created}");
 }
 
-fn can_open() -> bool {
-    can_mount("/dev/loop-control") && can_mount("/dev/fuse") && is_program_available("mkfs.ext4")
-}
-
 #[test]
 fn commands_do_not_hang_on_a_stopped_server() {
-    if !can_open() {
-        return;
-    }
+    skip_unless!(can_mount_ext4());
     let scene = Scene::with_disk(&["--size", "64M"]);
     fs::create_dir(scene.path("mnt")).unwrap();
     scene.lacuna(&["open", "disk.img", "mnt", "--key-file", "key", "--mkfs", "ext4"]).code(0);
@@ -121,9 +114,7 @@ fn commands_do_not_hang_on_a_stopped_server() {
 
 #[test]
 fn btrfs_is_unmounted_like_any_other() {
-    if !can_open() || !is_program_available("mkfs.btrfs") {
-        return;
-    }
+    skip_unless!(can_mount_ext4() && is_program_available("mkfs.btrfs"));
     if !fs::read_to_string("/proc/filesystems").unwrap().contains("btrfs") {
         return skipped("this kernel has no btrfs");
     }
@@ -141,9 +132,7 @@ fn btrfs_is_unmounted_like_any_other() {
 
 #[test]
 fn disks_are_closed_by_location_and_several_at_once() {
-    if !can_open() {
-        return;
-    }
+    skip_unless!(can_mount_ext4());
     let scene = Scene::with_disk(&["--size", "64M"]);
     scene.create("other.img", &["--size", "64M"]).code(0);
     for (disk, at) in [("disk.img", "a"), ("other.img", "b c")] {
@@ -169,9 +158,7 @@ fn disks_are_closed_by_location_and_several_at_once() {
 
 #[test]
 fn a_copy_of_an_open_disk_is_read_and_stays_as_it_is() {
-    if !is_program_available("nbdcopy") {
-        return;
-    }
+    skip_unless!(is_program_available("nbdcopy"));
     let scene = Scene::new();
     fs::write(scene.path("data"), noise(3, 20 << 20)).unwrap();
     for cipher in ["xts-random", "gcm"] {
@@ -199,9 +186,7 @@ fn a_copy_of_an_open_disk_is_read_and_stays_as_it_is() {
 /// repair, with the latest data.
 #[test]
 fn a_copy_of_a_frozen_file_system_mounts_read_only() {
-    if !can_open() {
-        return;
-    }
+    skip_unless!(can_mount_ext4());
     let scene = Scene::with_disk(&["--size", "64M"]);
     for dir in ["mnt", "copy"] {
         fs::create_dir(scene.path(dir)).unwrap();

@@ -1,6 +1,6 @@
 //! Tests of modified data, and of a host without space.
 
-use crate::harness::{Scene, can_mount, noise};
+use crate::harness::{Scene, can_mount, noise, skip_unless};
 use crate::nbd_client::Client;
 use lacuna_crypto::Cipher;
 use lacuna_sealed::Params;
@@ -149,9 +149,7 @@ fn full_host(cipher: &str) {
 
 #[test]
 fn a_full_host_fails_requests_and_loses_nothing_flushed() {
-    if !can_mount("/proc/mounts") {
-        return;
-    }
+    skip_unless!(can_mount("/proc/mounts"));
     full_host("xts-random");
     full_host("gcm");
     full_host("xts");

@@ -1,7 +1,7 @@
 //! `--expect`: a disk other than the expected one is refused, although the same passphrase opens
 //! it.
 
-use crate::harness::{CHEAP, CloseOnDrop, RunOutput, Scene, can_mount};
+use crate::harness::{CHEAP, CloseOnDrop, RunOutput, Scene, can_mount, skip_unless};
 use crate::pool::{Cluster, PoolDisk};
 use crate::vault_harness::VaultScene;
 use std::fs;
@@ -223,9 +223,7 @@ fn a_vault_has_an_id_too() {
 /// already mounted.
 #[test]
 fn fstab_can_say_which_disk_it_means() {
-    if !can_mount("/dev/fuse") {
-        return;
-    }
+    skip_unless!(can_mount("/dev/fuse"));
     let scene = Scene::new();
     let id = printed_id(&scene.create("disk.img", &["--size", "4M"]).code(0));
     fs::create_dir(scene.path("mnt")).unwrap();

@@ -4,7 +4,9 @@
 mod adversary;
 
 use crate::daily::IsolatedScene;
-use crate::harness::{CloseOnDrop, Scene, Signal, can_mount, is_program_available, noise, skipped};
+use crate::harness::{
+    CloseOnDrop, Scene, Signal, can_mount_ext4, is_program_available, noise, skip_unless, skipped,
+};
 use crate::nbd_client::Client;
 use adversary::{Adversary, ChipLayout};
 use lacuna_contracts::SecretVec;
@@ -241,9 +243,7 @@ fn all_open_disks_on_flash_are_purged_at_once() {
 
 #[test]
 fn a_purge_warns_of_data_that_btrfs_keeps() {
-    if !is_program_available("mkfs.btrfs") || !is_program_available("fstrim") {
-        return;
-    }
+    skip_unless!(is_program_available("mkfs.btrfs") && is_program_available("fstrim"));
     // `purge --all` would purge the disks of other tests too.
     let Some(apart) = IsolatedScene::new() else { return };
     apart.scene.create("nand:chip.img", &["--size", "128M"]).code(0);
@@ -365,13 +365,7 @@ fn recovered(scene: &Scene) -> BTreeSet<Vec<u8>> {
 
 #[test]
 fn no_block_of_a_file_that_was_deleted_on_ext4_is_recoverable_after_a_purge() {
-    if !can_mount("/dev/loop-control")
-        || !can_mount("/dev/fuse")
-        || !is_program_available("mkfs.ext4")
-        || !is_program_available("fstrim")
-    {
-        return;
-    }
+    skip_unless!(can_mount_ext4() && is_program_available("fstrim"));
     let scene = scene(&["--key-bits", "128"]);
     fs::create_dir(scene.path("mnt")).unwrap();
     let _closing = CloseOnDrop(&scene, &["mnt"]);

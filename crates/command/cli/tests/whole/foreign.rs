@@ -1,7 +1,7 @@
 //! Content of other programs in the place of a disk: every command names it, and none overwrites it
 //! unless it is told to.
 
-use crate::harness::{Device, Scene, can_mount, is_program_available, noise};
+use crate::harness::{Device, Scene, can_mount, is_program_available, noise, skip_unless};
 use std::fs;
 use std::os::unix::fs::FileExt;
 
@@ -77,9 +77,7 @@ fn a_foreign_volume_is_named_and_stays_as_it_is() {
 
 #[test]
 fn a_device_with_foreign_content_is_named_by_create() {
-    if !can_mount("/dev/loop-control") {
-        return;
-    }
+    skip_unless!(can_mount("/dev/loop-control"));
     let scene = Scene::new();
     for (file, content) in media(&scene) {
         let before = fs::read(scene.path(file)).unwrap();

@@ -1,7 +1,9 @@
 //! A host file system that is filled to the last byte, and disks that allocate all their space in
 //! advance.
 
-use crate::harness::{CHEAP, CloseOnDrop, Device, Scene, can_mount, is_program_available, noise};
+use crate::harness::{
+    CHEAP, CloseOnDrop, Device, Scene, can_mount, can_mount_ext4, is_program_available, noise, skip_unless,
+};
 use crate::nbd_client::Client;
 use crate::vault_harness::VaultScene;
 use std::fs;
@@ -60,7 +62,7 @@ impl Drop for HostFs {
 }
 
 fn scene() -> Option<Scene> {
-    let can = can_mount("/dev/loop-control") && can_mount("/dev/fuse") && is_program_available("mkfs.ext4");
+    let can = can_mount_ext4();
     can.then(|| {
         let scene = Scene::new();
         fs::create_dir(scene.path("mnt")).unwrap();
@@ -177,9 +179,7 @@ fn a_preallocated_disk_takes_every_write_of_a_full_host() {
 /// There is space, but the last block is beyond the maximum file size of the host's file system.
 #[test]
 fn a_write_beyond_the_longest_file_of_the_host_fails_alone() {
-    if !can_mount("/dev/loop-control") || !is_program_available("mkfs.ext4") {
-        return;
-    }
+    skip_unless!(can_mount("/dev/loop-control") && is_program_available("mkfs.ext4"));
     let Some(vault) = VaultScene::empty() else { return };
     let _host = HostFs::made(&vault.0, 300 << 20, &["-b", "1024"]);
     let _closing = CloseOnDrop(&vault.0, &["mnt"]);

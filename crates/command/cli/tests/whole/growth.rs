@@ -1,6 +1,6 @@
 //! Block devices that grow, and the disks on them.
 
-use crate::harness::{Device, Scene, can_mount, noise};
+use crate::harness::{Device, Scene, can_mount, noise, skip_unless};
 use std::fs;
 use std::os::unix::fs::FileExt;
 
@@ -86,9 +86,7 @@ fn a_disk_grows_with_its_device() {
 
 #[test]
 fn create_says_how_much_of_the_device_the_disk_gets() {
-    if !can_mount("/dev/loop-control") {
-        return;
-    }
+    skip_unless!(can_mount("/dev/loop-control"));
     let scene = Scene::new();
     fs::File::create(scene.path("backing")).unwrap().set_len(1 << 30).unwrap();
     let device = Device::over(&scene, &["backing"]);

@@ -2,7 +2,7 @@
 //! killed, and QEMU connects again. The guest is that of `systemd_guest.rs`, so this test runs in
 //! `make test-long` only.
 
-use crate::harness::{Scene, is_program_available, skipped};
+use crate::harness::{Scene, is_program_available, skip_unless, skipped};
 use crate::keeper::serve_kept;
 use crate::reconnecting::kill_server;
 use crate::systemd_guest::{ACT, Guest, script};
@@ -70,9 +70,7 @@ fn a_virtual_machine_sees_no_error_while_servers_of_its_disk_die() {
     if std::env::var("LACUNA_SHARE").as_deref() != Ok("all") {
         return skipped("a machine whose servers die: `make test-long` boots it");
     }
-    if !is_program_available("mke2fs") || !is_program_available("qemu-img") {
-        return;
-    }
+    skip_unless!(is_program_available("mke2fs") && is_program_available("qemu-img"));
     let why = String::from_utf8(script().arg("missing").output().unwrap().stdout).unwrap();
     if !why.is_empty() {
         return skipped(why.trim());

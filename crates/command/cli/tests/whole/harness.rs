@@ -1,7 +1,7 @@
 //! A temporary directory with a disk in it, and the program.
 
 use crate::nbd_client::Client;
-pub(crate) use lacuna_testkit::{is_program_available, noise, skipped, wait_until};
+pub(crate) use lacuna_testkit::{is_program_available, noise, skip_unless, skipped, wait_until};
 pub(crate) use rustix::process::Signal;
 use rustix::process::{Pid, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -381,4 +381,9 @@ pub(crate) fn can_mount(needs: &str) -> bool {
         skipped(&format!("{needs} cannot be used: {e}"));
     }
     usable.is_ok()
+}
+
+/// Whether an ext4 on a disk can be mounted here; prints a message if not.
+pub(crate) fn can_mount_ext4() -> bool {
+    can_mount("/dev/loop-control") && can_mount("/dev/fuse") && is_program_available("mkfs.ext4")
 }

@@ -1,7 +1,7 @@
 //! Faults and limits of the host: only the affected request fails, and its error names a remedy.
 
 use crate::harness::{
-    CloseOnDrop, Device, RunOutput, Scene, can_mount, is_program_available, noise, skipped,
+    CloseOnDrop, Device, RunOutput, Scene, can_mount, is_program_available, noise, skip_unless, skipped,
 };
 use crate::nbd_client::Client;
 use crate::vault_harness::VaultScene;
@@ -130,9 +130,7 @@ fn names_need_not_be_text() {
         );
     }
     assert!(scene.lacuna(&["info", "disk.img", "--json"]).json()["location_bytes"].is_null());
-    if !can_mount("/dev/fuse") {
-        return;
-    }
+    skip_unless!(can_mount("/dev/fuse"));
     fs::remove_file(scene.path("").join(name)).unwrap();
     fs::create_dir(scene.path("").join(name)).unwrap();
     with(&["open", "disk.img"], &["--raw", "--key-file", "key"]).code(0);
@@ -219,9 +217,7 @@ fn a_server_keeps_no_descriptor_that_it_was_started_with() {
 #[test]
 fn a_program_that_serves_keeps_no_descriptor_of_the_shell() {
     let programs = ["fuse2fs", "mkfs.ext4"];
-    if !can_mount("/dev/fuse") || !programs.iter().all(|name| is_program_available(name)) {
-        return;
-    }
+    skip_unless!(can_mount("/dev/fuse") && programs.iter().all(|name| is_program_available(name)));
     let scene = Scene::with_disk(&["--size", "64M"]);
     fs::create_dir(scene.path("mnt")).unwrap();
     let (mut reader, writer) = std::io::pipe().unwrap();
@@ -289,9 +285,7 @@ fn written_disks() -> Scene {
 
 #[test]
 fn a_device_that_takes_no_writes_names_the_way_to_read_it() {
-    if !can_mount("/dev/loop-control") {
-        return;
-    }
+    skip_unless!(can_mount("/dev/loop-control"));
     let scene = written_disks();
     for (file, backup, prefix) in [("disk.img", "disk.bak", ""), ("chip.img", "chip.bak", "nand:")] {
         let before = fs::read(scene.path(file)).unwrap();

@@ -1,6 +1,6 @@
 //! Invalid input: each case gets its exit code and an error of one line, and changes nothing.
 
-use crate::harness::{CHEAP, Scene, can_mount, is_program_available, noise, skipped};
+use crate::harness::{CHEAP, Scene, can_mount, is_program_available, noise, skip_unless, skipped};
 use std::fs;
 use std::process::{Command, Stdio};
 
@@ -150,9 +150,7 @@ fn a_pid_file_overwrites_no_other_file() {
 #[test]
 fn a_passphrase_is_read_from_a_descriptor() {
     let scene = Scene::with_disk(&["--size", "64M"]);
-    if !can_mount("/proc/self/status") {
-        return;
-    }
+    skip_unless!(can_mount("/proc/self/status"));
     // As `nobody`, which cannot read /proc of processes with protected memory.
     scene.tool("chmod", &["a+rwx", "."]);
     scene.tool("chmod", &["a+rw", "disk.img", "key"]);
@@ -224,9 +222,7 @@ fn a_place_that_takes_no_file_is_refused_before_a_passphrase_is_asked_for() {
     let said = scene.lacuna(&[&create[..], &CHEAP].concat()).code(1).stderr;
     assert!(said.contains("a symbolic link to a missing file"), "{said}");
     assert!(!scene.path("asked").exists());
-    if !can_mount("/proc/self/status") {
-        return;
-    }
+    skip_unless!(can_mount("/proc/self/status"));
     // The user `nobody` may not write to this directory.
     scene.tool("chmod", &["a+rwx", "."]);
     scene.tool("chmod", &["a+r", "key"]);
@@ -300,9 +296,7 @@ fn damaged_and_foreign_headers_are_refused() {
 /// As `openssl x509 -req` of several systems makes it.
 #[test]
 fn a_certificate_of_version_1_is_named() {
-    if !is_program_available("openssl") {
-        return;
-    }
+    skip_unless!(is_program_available("openssl"));
     let scene = Scene::with_disk(&["--size", "16M"]);
     fs::create_dir(scene.path("tls")).unwrap();
     let openssl = |words: &str| scene.tool("openssl", &words.split(' ').collect::<Vec<_>>()).stdout;

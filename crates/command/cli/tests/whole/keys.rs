@@ -1,6 +1,6 @@
 //! Adding, changing and removing passphrases, and growing disks.
 
-use crate::harness::{CHEAP, RunOutput, Scene, is_program_available, noise};
+use crate::harness::{CHEAP, RunOutput, Scene, is_program_available, noise, skip_unless};
 use crate::pty::PtySession;
 use std::fs;
 
@@ -179,9 +179,7 @@ fn two_levels_with_one_passphrase_are_asked_for_again() {
 
 #[test]
 fn typed_passphrases_are_tried_one_by_one() {
-    if !is_program_available("script") {
-        return;
-    }
+    skip_unless!(is_program_available("script"));
     for (format, level) in [("sealed", false), ("deniable", true)] {
         let scene = scene(format);
         scene

@@ -3,7 +3,10 @@
 
 use crate::clients::fio_verifies;
 use crate::closing::{FEW, MANY, slow, with_cover};
-use crate::harness::{CloseOnDrop, Scene, Terminal, can_mount, is_program_available, noise, wait_until};
+use crate::harness::{
+    CloseOnDrop, Scene, Terminal, can_mount, can_mount_ext4, is_program_available, noise, skip_unless,
+    wait_until,
+};
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::process::Stdio;
@@ -56,9 +59,7 @@ fn trees_on_two_levels_of_a_plausible_disk_come_back() {
 }
 
 fn trees_come_back(shape: &[&str]) {
-    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !is_program_available("mkfs.ext4") {
-        return;
-    }
+    skip_unless!(can_mount_ext4());
     let scene = scene_of(shape);
     let _closing = CloseOnDrop(&scene, &["public", "hidden"]);
     make_tree(&scene, "one", 1);
@@ -268,9 +269,7 @@ fn damage_is_named_by_level_and_the_rest_reads() {
     let scene = scene("deniable", "64M");
     let server = scene.serve_with_key("deep");
     let deep = server.uri.replace("nbd+unix:///?", "nbd+unix:///1?");
-    if !is_program_available("nbdcopy") {
-        return;
-    }
+    skip_unless!(is_program_available("nbdcopy"));
     fs::write(scene.path("noise"), noise(3, 8 << 20)).unwrap();
     scene.tool("nbdcopy", &["--flush", "noise", &deep]);
     scene.tool("nbdcopy", &["--flush", "noise", &server.uri]);
@@ -330,9 +329,7 @@ fn the_warning_is_the_same_with_and_without_a_hidden_level() {
 
 #[test]
 fn a_hidden_level_that_the_cover_overwrote_is_told_to_its_owner() {
-    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !is_program_available("mkfs.ext4") {
-        return;
-    }
+    skip_unless!(can_mount_ext4());
     let scene = scene_of(&["--format", "deniable", "--size", "24M", "--cover", "20"]);
     let _closing = CloseOnDrop(&scene, &["public", "hidden"]);
     let open = ["open", "disk.img", "public", "hidden", "--key-file", "deep"];
@@ -362,9 +359,7 @@ fn a_hidden_level_that_the_cover_overwrote_is_told_to_its_owner() {
 
 #[test]
 fn a_hidden_level_is_mounted_alone_and_closed_with_its_cover() {
-    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !is_program_available("mkfs.ext4") {
-        return;
-    }
+    skip_unless!(can_mount_ext4());
     let scene = slow("deniable", "1000");
     let _closing = CloseOnDrop(&scene, &["public", "hidden"]);
     let both = ["open", "disk.img", "public", "hidden", "--key-file", "deep"];
@@ -395,9 +390,7 @@ fn a_hidden_level_is_mounted_alone_and_closed_with_its_cover() {
 
 #[test]
 fn a_level_that_cannot_be_mounted_alone_is_refused() {
-    if !can_mount("/dev/fuse") || !is_program_available("fusermount3") {
-        return;
-    }
+    skip_unless!(can_mount("/dev/fuse") && is_program_available("fusermount3"));
     let scene = scene("deniable", "64M");
     scene.create("uncovered", &["--format", "deniable", "--size", "64M", "--cover", "0"]).code(0);
     scene.create("flat", &["--size", "16M"]).code(0);
@@ -442,9 +435,7 @@ fn shown_by(scene: &Scene, args: &[&str]) -> String {
 
 #[test]
 fn a_terminal_is_told_which_level_is_where_and_a_log_is_not() {
-    if !can_mount("/dev/fuse") || !is_program_available("fusermount3") {
-        return;
-    }
+    skip_unless!(can_mount("/dev/fuse") && is_program_available("fusermount3"));
     let scene = scene("deniable", "64M");
     let opened: Vec<(String, String)> =
         [raw(&["public"], "key"), raw(&["public"], "deep"), raw(&["public", "hidden"], "deep")]

@@ -1,6 +1,6 @@
 //! The places where a server listens: several at once, and sockets of a service manager.
 
-use crate::harness::{Scene, Signal, is_program_available, send};
+use crate::harness::{Scene, Signal, is_program_available, send, skip_unless};
 use std::fs;
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
@@ -8,9 +8,7 @@ use std::process::{Command, Stdio};
 
 #[test]
 fn a_disk_is_served_at_several_addresses() {
-    if !is_program_available("nbdinfo") {
-        return;
-    }
+    skip_unless!(is_program_available("nbdinfo"));
     let scene = Scene::with_disk(&["--size", "64M"]);
     let serve = ["serve", "disk.img", "--key-file", "key", "--fork", "--pid-file", "pid"];
     let places = ["--socket", "a", "--socket", "b", "--listen", "127.0.0.1:0", "--listen", "127.0.0.1:0"];
@@ -53,9 +51,7 @@ fn activated(scene: &Scene, listener: TcpListener, options: &[&str]) -> Command 
 
 #[test]
 fn a_passed_socket_open_to_unauthenticated_clients_is_refused() {
-    if !is_program_available("nbdinfo") {
-        return;
-    }
+    skip_unless!(is_program_available("nbdinfo"));
     let scene = Scene::with_disk(&["--size", "64M"]);
     let open = || TcpListener::bind("0.0.0.0:0").unwrap();
     let refused = activated(&scene, open(), &[]).output().unwrap();

@@ -4,7 +4,8 @@
 use crate::closing::slow;
 use crate::daily::IsolatedScene;
 use crate::harness::{
-    RunOutput, Scene, Signal, Terminal, can_mount, is_program_available, noise, send, wait_until,
+    RunOutput, Scene, Signal, Terminal, can_mount, can_mount_ext4, is_program_available, noise, send,
+    skip_unless, wait_until,
 };
 use crate::nbd_client::Client;
 use std::fs;
@@ -97,9 +98,7 @@ fn a_hidden_failure_of_a_server_is_shown_on_a_terminal_only() {
 
 #[test]
 fn a_hidden_failure_of_a_close_is_shown_on_a_terminal_only() {
-    if !can_mount("/dev/fuse") || !is_program_available("fusermount3") {
-        return;
-    }
+    skip_unless!(can_mount("/dev/fuse") && is_program_available("fusermount3"));
     // `script` gives a command a terminal.
     for way in ["log", "terminal", "script"] {
         let scene = scene("deniable");
@@ -158,9 +157,7 @@ fn changed_by(scene: &Scene, args: &[&str]) -> usize {
 
 #[test]
 fn a_failed_opening_writes_as_much_for_any_number_of_levels() {
-    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !is_program_available("mkfs.ext4") {
-        return;
-    }
+    skip_unless!(can_mount_ext4());
     for format in ["deniable", "oblivious"] {
         let scene = Scene::new();
         fs::write(scene.path("deep"), "battery staple").unwrap();
@@ -186,9 +183,7 @@ fn a_failed_opening_writes_as_much_for_any_number_of_levels() {
 
 #[test]
 fn a_log_does_not_tell_which_levels_a_dead_server_had_mounted() {
-    if !can_mount("/dev/fuse") || !is_program_available("fusermount3") {
-        return;
-    }
+    skip_unless!(can_mount("/dev/fuse") && is_program_available("fusermount3"));
     let logs = MOUNTED.map(|levels| {
         let scene = scene("deniable");
         DIRS.iter().for_each(|dir| fs::create_dir(scene.path(dir)).unwrap());
@@ -203,9 +198,7 @@ fn a_log_does_not_tell_which_levels_a_dead_server_had_mounted() {
 
 #[test]
 fn a_log_does_not_tell_which_level_of_a_dead_server_is_in_use() {
-    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !is_program_available("mkfs.ext4") {
-        return;
-    }
+    skip_unless!(can_mount_ext4());
     let logs = MOUNTED.map(|levels| {
         let scene = slow("deniable", "20");
         scene.lacuna(&opening(levels, &["--mkfs", "ext4"])).code(0);

@@ -5,7 +5,7 @@
 
 mod marks;
 
-use crate::harness::{CloseOnDrop, Scene, Serving, can_mount, is_program_available, noise};
+use crate::harness::{CloseOnDrop, Scene, Serving, can_mount, is_program_available, noise, skip_unless};
 use crate::nbd_client::Client;
 use crate::pool::{Cluster, PoolDisk};
 use crate::vault_harness::VaultScene;
@@ -201,9 +201,7 @@ fn use_mounted(what: &str, scene: &Scene, points: &[&str], ahead: usize) {
 
 #[test]
 fn nothing_that_nbd_clients_wrote_or_read_stays_in_memory() {
-    if !can_search() {
-        return;
-    }
+    skip_unless!(can_search());
     for kind in &KINDS {
         let scene = kind.scene();
         let serving = kind.serve(&scene);
@@ -229,9 +227,7 @@ fn nothing_that_nbd_clients_wrote_or_read_stays_in_memory() {
 
 #[test]
 fn nothing_that_was_written_or_read_through_fuse_stays_in_memory() {
-    if !can_open() {
-        return;
-    }
+    skip_unless!(can_open());
     for kind in &KINDS {
         let scene = kind.scene();
         let points = &["public", "hidden"][..kind.levels];
@@ -249,9 +245,7 @@ fn nothing_that_was_written_or_read_through_fuse_stays_in_memory() {
 
 #[test]
 fn nothing_that_clients_of_a_disk_in_rados_wrote_or_read_stays_in_memory() {
-    if !can_search() {
-        return;
-    }
+    skip_unless!(can_search());
     let Some(cluster) = Cluster::shared() else { return };
     let disk = PoolDisk::create(cluster, &["--size", "64M"]);
     let serving = disk.serve(&[]);
@@ -264,9 +258,7 @@ fn nothing_that_clients_of_a_disk_in_rados_wrote_or_read_stays_in_memory() {
     drop(client);
     wait_until_wiped("in RADOS, its client has left", process, numbers(1), 0, || ());
     assert_eq!(serving.stop(), 0);
-    if !can_open() {
-        return;
-    }
+    skip_unless!(can_open());
     fs::create_dir(disk.scene.path("mnt")).unwrap();
     let points = &["mnt"];
     let _closing = CloseOnDrop(&disk.scene, points);
@@ -277,9 +269,7 @@ fn nothing_that_clients_of_a_disk_in_rados_wrote_or_read_stays_in_memory() {
 
 #[test]
 fn nothing_that_was_written_to_a_vault_or_read_from_it_stays_in_memory() {
-    if !can_search() {
-        return;
-    }
+    skip_unless!(can_search());
     for integrity in ["auto", "rand", "comp"] {
         let Some(vault) = VaultScene::new(&["--integrity", integrity]) else { return };
         vault.open().code(0);
@@ -306,9 +296,7 @@ fn nothing_that_was_written_to_a_vault_or_read_from_it_stays_in_memory() {
 
 #[test]
 fn no_purged_block_stays_in_memory() {
-    if !can_search() {
-        return;
-    }
+    skip_unless!(can_search());
     let scene = Scene::new();
     scene.create("nand:chip.img", &["--size", "32M"]).code(0);
     let serving = scene.serve_disk("nand:chip.img", &["--purge-period", "0"]);

@@ -1,7 +1,7 @@
 //! Mount points that `open` makes, and the names of mounts.
 
 use crate::harness::{
-    CloseOnDrop, Scene, Signal, can_mount, is_program_available, send, skipped, wait_until,
+    CloseOnDrop, Scene, Signal, can_mount, can_mount_ext4, send, skip_unless, skipped, wait_until,
 };
 use crate::vault_harness::VaultScene;
 use rustix::fs::statfs;
@@ -11,9 +11,7 @@ use std::process::{Command, Stdio};
 
 #[test]
 fn a_mount_point_that_open_made_goes_with_it() {
-    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !is_program_available("mkfs.ext4") {
-        return;
-    }
+    skip_unless!(can_mount_ext4());
     let scene = Scene::with_disk(&["--size", "64M"]);
     let _closing = CloseOnDrop(&scene, &["made"]);
     let made = scene.path("made");
@@ -101,9 +99,7 @@ impl Drop for Memory<'_> {
 
 #[test]
 fn a_disk_with_levels_makes_no_directory_on_a_medium() {
-    if !can_mount("/dev/fuse") {
-        return;
-    }
+    skip_unless!(can_mount("/dev/fuse"));
     let scene = Scene::new();
     fs::write(scene.path("deep"), "battery staple").unwrap();
     let shape = ["--format", "deniable", "--size", "64M", "--levels", "2", "--key-file", "deep"];

@@ -1,13 +1,13 @@
 //! Use of a file system on a disk.
 
 use crate::harness::{
-    CloseOnDrop, Device, Scene, Signal, can_mount, is_program_available, noise, send, wait_until,
+    CloseOnDrop, Device, Scene, Signal, can_mount, can_mount_ext4, noise, send, skip_unless, wait_until,
 };
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
 fn scene() -> Option<Scene> {
-    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !is_program_available("mkfs.ext4") {
+    if !can_mount_ext4() {
         return None;
     }
     let scene = Scene::with_disk(&["--size", "512M"]);
@@ -162,9 +162,7 @@ fn the_mount_of_a_dead_server_is_cleared_away() {
 
 #[test]
 fn a_block_device_is_filled_and_not_overwritten_by_mistake() {
-    if !can_mount("/dev/loop-control") {
-        return;
-    }
+    skip_unless!(can_mount("/dev/loop-control"));
     let scene = Scene::new();
     fs::File::create(scene.path("backing")).unwrap().set_len(200 << 20).unwrap();
     let device = Device::over(&scene, &["backing"]);

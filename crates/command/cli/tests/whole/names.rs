@@ -1,7 +1,7 @@
 //! A disk under other names than its own, names with a meaning for a shell, and names with control
 //! characters for a terminal.
 
-use crate::harness::{CHEAP, Device, Scene, can_mount, is_program_available};
+use crate::harness::{CHEAP, Device, Scene, can_mount, is_program_available, skip_unless};
 use crate::vault_harness::VaultScene;
 use std::fs;
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -41,9 +41,7 @@ fn force_overwrites_no_disk_that_is_open_under_another_name() {
 
 #[test]
 fn hints_can_be_pasted_into_a_shell() {
-    if !can_mount("/dev/fuse") || !is_program_available("fusermount3") {
-        return;
-    }
+    skip_unless!(can_mount("/dev/fuse") && is_program_available("fusermount3"));
     let scene = Scene::with_disk(&["--size", "64M"]);
     scene.create("other.img", &["--size", "64M"]).code(0);
     fs::create_dir(scene.path("it's a disk")).unwrap();

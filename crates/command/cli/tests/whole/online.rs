@@ -1,7 +1,8 @@
 //! Operations on an open disk while programs use it: checking, changing passphrases, growing.
 
 use crate::harness::{
-    CloseOnDrop, RunOutput, Scene, Serving, Signal, can_mount, is_program_available, noise, send, skipped,
+    CloseOnDrop, RunOutput, Scene, Serving, Signal, can_mount, can_mount_ext4, noise, send, skip_unless,
+    skipped,
 };
 use crate::nbd_client::Client;
 use std::fs;
@@ -227,9 +228,7 @@ fn bad_blocks_of_an_open_disk_are_named() {
 
 #[test]
 fn a_mounted_file_system_is_checked_and_grows_in_use() {
-    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !is_program_available("mkfs.ext4") {
-        return;
-    }
+    skip_unless!(can_mount_ext4());
     let scene = scene(&["--size", "64M"]);
     fs::create_dir(scene.path("mnt")).unwrap();
     let _closing = CloseOnDrop(&scene, &["mnt"]);
@@ -277,9 +276,7 @@ fn a_mounted_file_system_is_checked_and_grows_in_use() {
 
 #[test]
 fn a_raw_mount_shows_the_new_length() {
-    if !can_mount("/dev/fuse") {
-        return;
-    }
+    skip_unless!(can_mount("/dev/fuse"));
     let scene = scene(&["--size", "64M"]);
     fs::create_dir(scene.path("mnt")).unwrap();
     let _closing = CloseOnDrop(&scene, &["mnt"]);
@@ -376,9 +373,7 @@ fn answer(socket: &Path, said: &[u8]) -> serde_json::Value {
 
 #[test]
 fn malformed_requests_get_the_same_answers_from_a_server_and_a_mount() {
-    if !can_mount("/dev/fuse") {
-        return;
-    }
+    skip_unless!(can_mount("/dev/fuse"));
     let scene = scene(&["--size", "64M"]);
     scene.create("mounted.img", &["--size", "64M"]).code(0);
     fs::create_dir(scene.path("mnt")).unwrap();

@@ -5,7 +5,9 @@
 mod kept;
 mod pages;
 
-use crate::harness::{Device, Scene, Serving, can_mount, is_program_available, noise, skipped, wait_until};
+use crate::harness::{
+    Device, Scene, Serving, can_mount, can_mount_ext4, noise, skip_unless, skipped, wait_until,
+};
 use crate::nbd_client::Client;
 use pages::resident;
 use rustix::io::{ReadWriteFlags, preadv2};
@@ -228,9 +230,7 @@ fn check_mounted_disk(format: &str, medium: &TestMedium) {
 
 #[test]
 fn the_page_cache_has_no_pages_of_an_unmounted_disk() {
-    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !is_program_available("mkfs.ext4") {
-        return;
-    }
+    skip_unless!(can_mount_ext4());
     for format in FORMATS {
         for on_device in [false, true] {
             let Some(medium) = TestMedium::new(96 << 20, on_device) else { continue };

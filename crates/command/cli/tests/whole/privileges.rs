@@ -1,6 +1,6 @@
 //! Privileges that the program has and the user that starts it may lack.
 
-use crate::harness::{RunOutput, Scene, can_mount, is_program_available, skipped};
+use crate::harness::{RunOutput, Scene, can_mount_ext4, is_program_available, skip_unless, skipped};
 use crate::vault_harness::VaultScene;
 use rustix::fs::StatVfsMountFlags;
 use std::fs;
@@ -18,13 +18,7 @@ fn is_root() -> bool {
 
 #[test]
 fn root_runs_no_program_from_the_path_of_the_user() {
-    if !is_root()
-        || !can_mount("/dev/loop-control")
-        || !can_mount("/dev/fuse")
-        || !is_program_available("mkfs.ext4")
-    {
-        return;
-    }
+    skip_unless!(is_root() && can_mount_ext4());
     let scene = Scene::with_disk(&["--size", "64M"]);
     for dir in ["bin", "mnt"] {
         fs::create_dir(scene.path(dir)).unwrap();
@@ -48,9 +42,7 @@ fn root_runs_no_program_from_the_path_of_the_user() {
 /// system, which cannot mount either.
 #[test]
 fn root_without_capabilities_runs_no_fusermount3_from_the_path_of_the_user() {
-    if !is_root() || !is_program_available("setpriv") || !is_program_available("fusermount3") {
-        return;
-    }
+    skip_unless!(is_root() && is_program_available("setpriv") && is_program_available("fusermount3"));
     let Some(vault) = VaultScene::new(&[]) else { return };
     let scene = &vault.0;
     scene.create("disk.img", &["--size", "16M"]).code(0);
@@ -83,9 +75,7 @@ fn root_without_capabilities_runs_no_fusermount3_from_the_path_of_the_user() {
 
 #[test]
 fn the_rights_of_a_set_user_id_file_are_refused() {
-    if !is_root() || !is_program_available("setpriv") {
-        return;
-    }
+    skip_unless!(is_root() && is_program_available("setpriv"));
     let scene = Scene::new();
     let program = scene.path("lacuna");
     fs::copy(env!("CARGO_BIN_EXE_lacuna"), &program).unwrap();

@@ -2,7 +2,7 @@
 //! program. The terminal shows input and its former screen again, whatever ends or stops the
 //! program.
 
-use crate::harness::{CHEAP, Scene, Signal, Terminal, is_program_available, send, wait_until};
+use crate::harness::{CHEAP, Scene, Signal, Terminal, is_program_available, send, skip_unless, wait_until};
 use rustix::termios::LocalModes;
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -76,9 +76,7 @@ fn modes_before() -> LocalModes {
 
 #[test]
 fn every_signal_gives_the_terminal_its_echo_back() {
-    if !is_program_available("setsid") {
-        return;
-    }
+    skip_unless!(is_program_available("setsid"));
     let scene = Scene::with_disk(&["--size", "16M"]);
     let keys = [(Signal::INT, &b"\x03"[..]), (Signal::QUIT, &b"\x1c"[..])];
     let usual = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT, Signal::ALARM, Signal::USR1];
@@ -98,9 +96,7 @@ fn every_signal_gives_the_terminal_its_echo_back() {
 
 #[test]
 fn a_job_that_is_stopped_at_a_prompt_asks_again() {
-    if !is_program_available("setsid") {
-        return;
-    }
+    skip_unless!(is_program_available("setsid"));
     let scene = Scene::with_disk(&["--size", "16M"]);
     let words = ["sh", "-c", JOB, env!("CARGO_BIN_EXE_lacuna"), "check", "disk.img"];
     let mut session = Session::new(&scene, &words);
@@ -120,9 +116,7 @@ fn a_job_that_is_stopped_at_a_prompt_asks_again() {
 
 #[test]
 fn a_watch_gives_the_screen_back_on_every_signal() {
-    if !is_program_available("setsid") {
-        return;
-    }
+    skip_unless!(is_program_available("setsid"));
     let scene = Scene::with_disk(&["--size", "16M"]);
     let _serving = scene.serve(&[]);
     let start = ["TERM=xterm", env!("CARGO_BIN_EXE_lacuna")];
@@ -141,9 +135,7 @@ fn a_watch_gives_the_screen_back_on_every_signal() {
 
 #[test]
 fn a_watch_that_is_stopped_gives_the_screen_back_and_goes_on() {
-    if !is_program_available("setsid") {
-        return;
-    }
+    skip_unless!(is_program_available("setsid"));
     let scene = Scene::with_disk(&["--size", "16M"]);
     let _serving = scene.serve(&[]);
     let start = ["TERM=xterm", "sh", "-c", JOB, env!("CARGO_BIN_EXE_lacuna")];
@@ -163,9 +155,7 @@ fn a_watch_that_is_stopped_gives_the_screen_back_and_goes_on() {
 /// A shell sets the terminal after a program was stopped by STOP, which no program can catch.
 #[test]
 fn input_is_hidden_again_after_stop_and_cont() {
-    if !is_program_available("setsid") {
-        return;
-    }
+    skip_unless!(is_program_available("setsid"));
     let scene = Scene::with_disk(&["--size", "16M"]);
     let mut session = Session::asking(&scene);
     send(Signal::STOP, session.child.id());
@@ -180,9 +170,7 @@ fn input_is_hidden_again_after_stop_and_cont() {
 
 #[test]
 fn a_line_that_the_terminal_cuts_is_refused() {
-    if !is_program_available("setsid") {
-        return;
-    }
+    skip_unless!(is_program_available("setsid"));
     let scene = Scene::with_disk(&["--size", "16M"]);
     let mut session = Session::asking(&scene);
     session.terminal.types(&"x".repeat(5000));
@@ -192,9 +180,7 @@ fn a_line_that_the_terminal_cuts_is_refused() {
 
 #[test]
 fn a_short_new_passphrase_gets_the_same_note_for_each_level() {
-    if !is_program_available("setsid") {
-        return;
-    }
+    skip_unless!(is_program_available("setsid"));
     let scene = Scene::new();
     let create = ["create", "new.img", "--size", "24M", "--format", "deniable", "--levels", "2"];
     let words = [&[env!("CARGO_BIN_EXE_lacuna")][..], &create, &CHEAP].concat();

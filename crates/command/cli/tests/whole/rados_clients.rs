@@ -2,15 +2,13 @@
 //! NBD in every layout, and file trees on a mounted ext4 with snapshots.
 
 use crate::clients::{ext4_image, fio_verifies};
-use crate::harness::{CloseOnDrop, can_mount, is_program_available, noise};
+use crate::harness::{CloseOnDrop, can_mount_ext4, is_program_available, noise, skip_unless};
 use crate::pool::{Cluster, PoolDisk};
 use std::fs;
 use std::path::Path;
 
 fn image_survives(options: &[&str]) {
-    if !["qemu-img", "nbdcopy", "nbdinfo", "mke2fs"].into_iter().all(is_program_available) {
-        return;
-    }
+    skip_unless!(["qemu-img", "nbdcopy", "nbdinfo", "mke2fs"].into_iter().all(is_program_available));
     let Some(cluster) = Cluster::shared() else { return };
     let disk = PoolDisk::create(cluster, &[&["--size", "64M"], options].concat());
     let image = ext4_image(&disk.scene);
@@ -113,9 +111,7 @@ fn change(tree: &Path) {
 
 #[test]
 fn a_tree_its_snapshot_and_the_way_back() {
-    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !is_program_available("mkfs.ext4") {
-        return;
-    }
+    skip_unless!(can_mount_ext4());
     let Some(cluster) = Cluster::shared() else { return };
     let disk = PoolDisk::create(cluster, &["--size", "1G", "--cipher", "gcm"]);
     let _closing = CloseOnDrop(&disk.scene, &["mnt", "then"]);
@@ -167,9 +163,7 @@ fn a_tree_its_snapshot_and_the_way_back() {
 
 #[test]
 fn trimmed_space_is_given_back_to_the_pool() {
-    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !is_program_available("mkfs.ext4") {
-        return;
-    }
+    skip_unless!(can_mount_ext4());
     let Some(cluster) = Cluster::shared() else { return };
     // With gcm an empty object stays: its seal records that it is empty.
     let disk = PoolDisk::create(cluster, &["--size", "256M", "--cipher", "xts-random"]);

@@ -1,6 +1,6 @@
 //! A cluster that loses OSDs, and objects that an adversary has modified.
 
-use crate::harness::{CHEAP, Serving, is_program_available, noise, skipped, wait_until};
+use crate::harness::{CHEAP, Serving, is_program_available, noise, skip_unless, skipped, wait_until};
 use crate::nbd_client::Client;
 use crate::pool::{Cluster, POOL, PoolDisk};
 use std::fs;
@@ -34,9 +34,7 @@ impl Drop for DegradedCluster<'_> {
 
 #[test]
 fn an_osd_that_dies_and_comes_back_is_not_noticed() {
-    if !is_program_available("fio") {
-        return;
-    }
+    skip_unless!(is_program_available("fio"));
     let engines = Command::new("fio").arg("--enghelp").output().unwrap();
     if !String::from_utf8_lossy(&engines.stdout).split_whitespace().any(|engine| engine == "nbd") {
         skipped("this machine has no fio with the nbd engine");

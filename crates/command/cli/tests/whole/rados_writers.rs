@@ -1,7 +1,7 @@
 //! One writer: a second one is refused, takes over from a dead one, or takes over from a live one
 //! by force; the live one then stops.
 
-use crate::harness::{Scene, Signal, can_mount, noise, send, wait_until};
+use crate::harness::{Scene, Signal, can_mount, noise, send, skip_unless, wait_until};
 use crate::nbd_client::Client;
 use crate::pool::{Cluster, PoolDisk};
 use std::fs;
@@ -158,9 +158,7 @@ fn an_idle_fenced_server_ends() {
 
 #[test]
 fn a_mount_of_a_fenced_client_stays_and_fails() {
-    if !can_mount("/dev/fuse") {
-        return;
-    }
+    skip_unless!(can_mount("/dev/fuse"));
     let Some(cluster) = Cluster::shared() else { return };
     let disk = PoolDisk::create(cluster, &["--size", "64M"]);
     let mountpoint = disk.scene.path("mnt");

@@ -1,6 +1,6 @@
 //! The disk as a file, for programs that expect one.
 
-use crate::harness::{Scene, can_mount, is_program_available, noise};
+use crate::harness::{Scene, can_mount, is_program_available, noise, skip_unless};
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::process::Command;
@@ -29,13 +29,12 @@ memory.flush()
 
 #[test]
 fn programs_map_the_file_of_a_raw_disk() {
-    if !can_mount("/dev/fuse")
-        || !is_program_available("fusermount3")
-        || !is_program_available("python3")
-        || !kernel_maps()
-    {
-        return;
-    }
+    skip_unless!(
+        can_mount("/dev/fuse")
+            && is_program_available("fusermount3")
+            && is_program_available("python3")
+            && kernel_maps()
+    );
     let scene = Scene::with_disk(&["--size", "64M"]);
     fs::create_dir(scene.path("mnt")).unwrap();
     let open = ["open", "disk.img", "mnt", "--raw", "--key-file", "key"];

@@ -8,7 +8,8 @@
 
 use crate::clients::has_fio_with_nbd;
 use crate::harness::{
-    CloseOnDrop, Device, Scene, Serving, Signal, can_mount, noise, send, skipped, wait_until,
+    CloseOnDrop, Device, Scene, Serving, Signal, can_mount_ext4, noise, send, skip_unless, skipped,
+    wait_until,
 };
 use crate::keeper::{serve_kept, server_of, verify_all};
 use crate::nbd_client::Client;
@@ -128,9 +129,7 @@ impl Drop for QemuIo {
 
 #[test]
 fn qemu_goes_on_and_finds_all_that_it_wrote_after_the_death_of_servers() {
-    if !is_program_available("qemu-io") {
-        return;
-    }
+    skip_unless!(is_program_available("qemu-io"));
     let kills = env_number("LACUNA_KILLS", 14);
     let scene = Scene::with_disk(&["--size", "64M"]);
     let serving = serve_kept(&scene, &[]);
@@ -164,9 +163,7 @@ fn qemu_goes_on_and_finds_all_that_it_wrote_after_the_death_of_servers() {
 
 #[test]
 fn fio_verifies_its_writes_while_servers_die() {
-    if !is_program_available("qemu-nbd") || !is_program_available("fio") || !has_fio_with_nbd() {
-        return;
-    }
+    skip_unless!(is_program_available("qemu-nbd") && is_program_available("fio") && has_fio_with_nbd());
     let kills = env_number("LACUNA_KILLS", 12);
     let scene = Scene::with_disk(&["--size", "64M", "--cipher", "gcm"]);
     let serving = serve_kept(&scene, &["--cache", "4M"]);
@@ -210,9 +207,7 @@ fn kill_busy_servers(serving: &Serving, acknowledged: &[AtomicU64], kills: u64) 
 #[test]
 fn clients_of_libnbd_go_on_and_find_all_that_they_wrote_after_the_death_of_servers() {
     let missing = "the nbdkit of this machine lacks the plugin `nbd` or the filter `retry`";
-    if !says("nbdkit", &["--filter=retry", "nbd", "--dump-plugin"], "libnbd_version=", missing) {
-        return;
-    }
+    skip_unless!(says("nbdkit", &["--filter=retry", "nbd", "--dump-plugin"], "libnbd_version=", missing));
     let kills = env_number("LACUNA_KILLS", 12);
     let scene = Scene::with_disk(&["--size", "64M"]);
     let serving = serve_kept(&scene, &["--cache", "4M"]);
@@ -330,13 +325,7 @@ fn says(program: &str, args: &[&str], words: &str, missing: &str) -> bool {
 
 #[test]
 fn a_mounted_ext4_sees_no_error_while_servers_die() {
-    if !can_mount("/dev/loop-control")
-        || !can_mount("/dev/fuse")
-        || !is_program_available("mkfs.ext4")
-        || !has_fuse_of_qemu()
-    {
-        return;
-    }
+    skip_unless!(can_mount_ext4() && has_fuse_of_qemu());
     let kills = env_number("LACUNA_KILLS", 12);
     let scene = Scene::with_disk(&["--size", "96M"]);
     let serving = serve_kept(&scene, &[]);

@@ -1,13 +1,11 @@
 //! The longest requests of NBD clients.
 
-use crate::harness::{Scene, is_program_available, noise};
+use crate::harness::{Scene, is_program_available, noise, skip_unless};
 use crate::nbd_client::Client;
 
 #[test]
 fn a_request_of_64_mib_is_served() {
-    if !is_program_available("nbdinfo") {
-        return;
-    }
+    skip_unless!(is_program_available("nbdinfo"));
     for format in ["sealed", "deniable"] {
         let scene = Scene::with_disk(&["--size", "256M", "--format", format]);
         let server = scene.serve(&[]);

@@ -2,7 +2,7 @@
 //! not depend on the number of mounted levels, and so neither does the time of the close.
 
 use crate::closing::slow;
-use crate::harness::{CloseOnDrop, Scene, Signal, can_mount, is_program_available, send};
+use crate::harness::{CloseOnDrop, Scene, Signal, can_mount, is_program_available, send, skip_unless};
 use std::fs;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -75,9 +75,7 @@ fn close_silent(levels: &[&str]) -> Vec<(usize, String)> {
 
 #[test]
 fn close_asks_a_silent_server_equally_often_for_any_number_of_levels() {
-    if !can_mount("/dev/fuse") || !is_program_available("fusermount3") {
-        return;
-    }
+    skip_unless!(can_mount("/dev/fuse") && is_program_available("fusermount3"));
     let [one, both] = thread::scope(|scope| {
         let runs = [&["public"][..], &["public", "hidden"]];
         runs.map(|levels| scope.spawn(move || close_silent(levels))).map(|run| run.join().unwrap())

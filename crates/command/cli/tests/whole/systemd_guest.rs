@@ -2,7 +2,7 @@
 //! see `scripts/systemd-guest.sh`. A boot takes most of a minute, so this test runs in `make
 //! test-long` only.
 
-use crate::harness::{Scene, can_mount, is_program_available, skipped};
+use crate::harness::{Scene, can_mount_ext4, is_program_available, skip_unless, skipped};
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -188,13 +188,7 @@ fn disks_are_mounted_after_every_boot() {
     if std::env::var("LACUNA_SHARE").as_deref() != Ok("all") {
         return skipped("disks in a system that boots: `make test-long` boots it");
     }
-    if !can_mount("/dev/loop-control")
-        || !can_mount("/dev/fuse")
-        || !is_program_available("mkfs.ext4")
-        || !is_program_available("qemu-img")
-    {
-        return;
-    }
+    skip_unless!(can_mount_ext4() && is_program_available("qemu-img"));
     let why = String::from_utf8(script().arg("missing").output().unwrap().stdout).unwrap();
     if !why.is_empty() {
         return skipped(why.trim());

@@ -1,6 +1,6 @@
 //! TLS clients that a server refuses: each is counted, with its reason.
 
-use crate::harness::{Scene, Signal, is_program_available, send, skipped, wait_until};
+use crate::harness::{Scene, Signal, is_program_available, send, skip_unless, skipped, wait_until};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -122,9 +122,7 @@ fn a_refused_client_is_counted_with_its_reason() {
 #[test]
 fn an_authority_of_version_1_is_refused_at_the_start() {
     let Some(scene) = scene() else { return };
-    if !is_of_version_1(&scene, "old-ca-cert.pem") {
-        return;
-    }
+    skip_unless!(is_of_version_1(&scene, "old-ca-cert.pem"));
     fs::copy(scene.path("old-ca-cert.pem"), scene.path("server/ca-cert.pem")).unwrap();
     let refused = scene.lacuna(&SERVE).code(1).stderr;
     for words in ["server/ca-cert.pem", "an authority of X.509 version 1", "openssl req -x509"] {

@@ -1,7 +1,7 @@
 //! Keyrings and a TPM 2.0 in software as tokens: enrolment, use, refusals with remedies, and
 //! traces.
 
-use crate::harness::{CHEAP, RunOutput, Scene, is_program_available, skipped, wait_until};
+use crate::harness::{CHEAP, RunOutput, Scene, is_program_available, skip_unless, skipped, wait_until};
 use crate::keys::{answering, asked};
 use std::collections::BTreeMap;
 use std::fs;
@@ -95,9 +95,7 @@ fn check(scene: &Scene, token: &str) -> RunOutput {
 
 #[test]
 fn a_key_of_the_session_is_a_passphrase() {
-    if !is_program_available("keyctl") {
-        return;
-    }
+    skip_unless!(is_program_available("keyctl"));
     let scene = Scene::with_disk(&["--size", "64M"]);
     fs::write(scene.path("second"), "second\n").unwrap();
     key(&scene, &["add", "--key-file", "key", "--new-key-file", "second"]).code(0);
@@ -134,9 +132,7 @@ fn a_key_of_the_session_is_a_passphrase() {
 
 #[test]
 fn a_key_of_the_user_is_found_and_read_where_the_session_does_not_link_its_keyring() {
-    if !is_program_available("keyctl") {
-        return;
-    }
+    skip_unless!(is_program_available("keyctl"));
     let scene = Scene::with_disk(&["--size", "64M"]);
     let name = format!("lacuna-test-{}", std::process::id());
     let script = format!(

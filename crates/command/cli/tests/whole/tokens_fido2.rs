@@ -2,7 +2,7 @@
 //! with remedies.
 
 use crate::authenticator::{Authenticator, Fault};
-use crate::harness::{CHEAP, RunOutput, Scene, can_mount, is_program_available, skipped};
+use crate::harness::{CHEAP, RunOutput, Scene, can_mount, is_program_available, skip_unless, skipped};
 use crate::keys::{answering, asked};
 use crate::pty::PtySession;
 use std::fs;
@@ -100,9 +100,7 @@ fn the_pin_of_a_token_is_asked_for_and_wrong_ones_are_counted() {
 
 #[test]
 fn no_credential_is_made_before_all_checks() {
-    if !is_program_available("script") {
-        return;
-    }
+    skip_unless!(is_program_available("script"));
     let Some(scene) = scene() else { return };
     let token = Authenticator::plugged_in(&scene.path("token.sock"), 4, None);
     let credentials = || token.state().credentials.len();
@@ -188,9 +186,7 @@ fn refusals_of_a_token_name_their_cause() {
 #[test]
 fn a_missing_library_is_named_with_its_package() {
     let Some(library) = library() else { return };
-    if !can_mount("/dev/null") {
-        return;
-    }
+    skip_unless!(can_mount("/dev/null"));
     let scene = Scene::with_disk(&["--size", "64M"]);
     // In a mount namespace of its own the library is replaced by /dev/null.
     let script = "mount --make-rprivate / && mount --bind /dev/null \"$1\" && exec \"$0\" check disk.img --token fido2";

@@ -25,7 +25,7 @@
 //! Of the file they compare size, mode, owner, access time and links, and the space taken; with
 //! `oblivious` the space depends on the drawn cells.
 
-use crate::harness::{Scene, is_program_available, noise, skipped, wait_until};
+use crate::harness::{Scene, is_program_available, noise, skip_unless, skipped, wait_until};
 use crate::nbd_client::Client;
 use crate::write_verifier::Xorshift;
 use lacuna_deniable::{Params as DeniableParams, StripeGeometry};
@@ -305,9 +305,7 @@ fn compare(
     if !rustix::process::geteuid().is_root() {
         return skipped("only root may trace a program that makes no core dumps");
     }
-    if !is_program_available("strace") {
-        return;
-    }
+    skip_unless!(is_program_available("strace"));
     let presences = [HiddenActivity::Idle, HiddenActivity::Read, HiddenActivity::Busy];
     let in_a_round = (SESSIONS.len() * (1 + presences.len())) as u64;
     let rounds = env_number("LACUNA_TRACES", in_a_round).div_ceil(in_a_round);

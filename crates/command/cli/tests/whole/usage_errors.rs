@@ -1,6 +1,6 @@
 //! Slips of the hand, and the messages about them.
 
-use crate::harness::{RunOutput, Scene, can_mount, is_program_available, noise};
+use crate::harness::{RunOutput, Scene, can_mount, can_mount_ext4, is_program_available, noise, skip_unless};
 use crate::pty::PtySession;
 use std::fs;
 use std::process::{Command, Stdio};
@@ -9,9 +9,7 @@ const CHEAP: &str = "--kdf-memory 1M --kdf-passes 1";
 
 #[test]
 fn a_user_confirms_before_a_disk_is_overwritten() {
-    if !is_program_available("script") {
-        return;
-    }
+    skip_unless!(is_program_available("script"));
     let scene = Scene::with_disk(&["--size", "64M"]);
     let uuid = scene.lacuna(&["info", "disk.img", "--json"]).code(0).json()["header"]["uuid"].clone();
     let uuid = uuid.as_str().unwrap();
@@ -27,9 +25,7 @@ fn a_user_confirms_before_a_disk_is_overwritten() {
 
 #[test]
 fn the_question_names_the_levels_that_will_be_lost() {
-    if !is_program_available("script") {
-        return;
-    }
+    skip_unless!(is_program_available("script"));
     let scene = Scene::new();
     fs::write(scene.path("deep"), "battery staple").unwrap();
     fs::write(scene.path("third"), "third").unwrap();
@@ -88,9 +84,7 @@ fn each_verb_gives_advice_that_fits_it() {
     assert!(info.contains("make a disk there with `lacuna create missing`"), "{info}");
     let create = scene.create("no/disk.img", &["--size", "16M"]).code(4).stderr;
     assert!(create.contains("make it first"), "{create}");
-    if !can_mount("/proc/self/status") {
-        return;
-    }
+    skip_unless!(can_mount("/proc/self/status"));
     // As `nobody`.
     scene.tool("chmod", &["a+rx", "."]);
     scene.tool("chmod", &["a+r", "key"]);
@@ -159,9 +153,7 @@ fn a_backup_of_a_header_is_no_disk_that_was_cut_short() {
 
 #[test]
 fn an_interrupted_mkfs_is_done_again_and_a_file_system_is_never_overwritten() {
-    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !is_program_available("mkfs.ext4") {
-        return;
-    }
+    skip_unless!(can_mount_ext4());
     let scene = Scene::with_disk(&["--size", "64M"]);
     fs::create_dir(scene.path("mnt")).unwrap();
     scene.serve(&[]).used_by(|client| client.write_at(1 << 20, &noise(1, 8192)).unwrap());
@@ -178,9 +170,7 @@ fn an_interrupted_mkfs_is_done_again_and_a_file_system_is_never_overwritten() {
 
 #[test]
 fn a_copy_whose_journal_cannot_be_replayed_says_how_to_read_it() {
-    if !can_mount("/dev/loop-control") || !can_mount("/dev/fuse") || !is_program_available("mkfs.ext4") {
-        return;
-    }
+    skip_unless!(can_mount_ext4());
     let scene = Scene::with_disk(&["--size", "64M"]);
     ["mnt", "copied"].iter().for_each(|dir| fs::create_dir(scene.path(dir)).unwrap());
     scene.lacuna(&["open", "disk.img", "mnt", "--mkfs", "ext4", "--key-file", "key"]).code(0);

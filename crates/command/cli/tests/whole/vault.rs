@@ -1,6 +1,8 @@
 //! Vaults from the command line: creation, opening, checks, passphrases, and refusals.
 
-use crate::harness::{CloseOnDrop, Signal, is_program_available, noise, send, skipped, wait_until};
+use crate::harness::{
+    CloseOnDrop, Signal, is_program_available, noise, send, skip_unless, skipped, wait_until,
+};
 use crate::vault_harness::VaultScene;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -139,9 +141,7 @@ fn an_opening_says_which_server_it_waits_for() {
 #[test]
 fn an_opening_does_not_wait_for_a_server_in_another_mount_namespace() {
     let Some(scene) = VaultScene::new(&[]) else { return };
-    if !is_program_available("unshare") {
-        return;
-    }
+    skip_unless!(is_program_available("unshare"));
     if !Command::new("unshare").args(["--mount", "true"]).status().unwrap().success() {
         return skipped("another mount namespace: this user may make none");
     }
@@ -250,9 +250,7 @@ fn a_copy_of_an_open_vault_is_refused_in_the_words_of_vaults() {
 /// The server ends by itself after an unmount by another program. Then nothing is left to close.
 #[test]
 fn a_vault_unmounted_by_hand_is_closed() {
-    if !is_program_available("fusermount3") {
-        return;
-    }
+    skip_unless!(is_program_available("fusermount3"));
     let Some(scene) = VaultScene::new(&[]) else { return };
     scene.open().code(0);
     scene.write("file", b"content");

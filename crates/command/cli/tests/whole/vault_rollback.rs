@@ -1,6 +1,6 @@
 //! Vaults in an unexpected state: rolled back, copied between machines, and changed on two at once.
 
-use crate::harness::{Terminal, is_program_available, wait_until};
+use crate::harness::{Terminal, is_program_available, skip_unless, wait_until};
 use crate::vault_harness::VaultScene;
 use std::fs;
 
@@ -24,9 +24,7 @@ fn answer_no(scene: &VaultScene, args: &[&str]) -> String {
 
 #[test]
 fn an_older_vault_is_refused_until_it_is_accepted() {
-    if !is_program_available("rsync") {
-        return;
-    }
+    skip_unless!(is_program_available("rsync"));
     let Some(scene) = VaultScene::new(&[]) else { return };
     scene.work_on("state", "v", |scene| scene.write("file", b"first"));
     sync(&scene, "v", "backup");
@@ -78,9 +76,7 @@ fn an_older_vault_is_refused_until_it_is_accepted() {
 
 #[test]
 fn two_machines_take_turns_and_a_conflict_is_noticed() {
-    if !is_program_available("rsync") {
-        return;
-    }
+    skip_unless!(is_program_available("rsync"));
     let Some(scene) = VaultScene::new(&[]) else { return };
     scene.work_on("state", "v", |scene| scene.write("file", b"1"));
     sync(&scene, "v", "w");
@@ -142,9 +138,7 @@ fn the_anchor_may_be_in_a_given_file() {
 
 #[test]
 fn an_incomplete_synchronisation_is_refused_and_can_be_completed() {
-    if !is_program_available("rsync") {
-        return;
-    }
+    skip_unless!(is_program_available("rsync"));
     let Some(scene) = VaultScene::new(&[]) else { return };
     scene.work_on("state", "v", |scene| scene.write("log", b"1"));
     sync(&scene, "v", "w");
