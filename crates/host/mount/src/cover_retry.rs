@@ -204,7 +204,10 @@ impl Disk for CoverRetry {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+pub(crate) use tests::uncovered;
+
+#[cfg(test)]
+mod tests {
     use super::*;
     use std::sync::atomic::AtomicU32;
 

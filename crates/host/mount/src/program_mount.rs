@@ -393,8 +393,7 @@ fn mounted_elsewhere(file: &Path) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cover_retry::CoverRole;
-    use crate::cover_retry::tests::uncovered;
+    use crate::cover_retry::{CoverRole, uncovered};
 
     fn idle() -> Arc<CoverRetry> {
         Arc::new(uncovered(0, CoverRole::Unneeded))
