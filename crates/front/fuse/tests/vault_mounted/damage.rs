@@ -160,9 +160,7 @@ fn paths_below(dir: &Path, found: &mut BTreeSet<PathBuf>) -> std::io::Result<()>
 
 #[test]
 fn a_damaged_namespace_is_listed_whole_or_is_an_error() {
-    skip_if!(lacking());
-    let place = VaultFixture::new();
-    let server = place.mount(MountMode::Create);
+    let Some((place, server)) = VaultFixture::mounted() else { return };
     for dir in 0..12 {
         let dir = place.mountpoint().join(format!("directory-{dir}"));
         fs::create_dir(&dir).unwrap();

@@ -1,7 +1,7 @@
 //! The place of a test: a vault in a directory of its own, and a mount point that is cleaned up.
 
 use crate::clock::MovedClock;
-use crate::machine::{mounts_below, wait_until};
+use crate::machine::{lacking, mounts_below, skipped, wait_until};
 use crate::serving::{MountMode, ServerProcess};
 use lacuna_contracts::{Kind, Result, Secret};
 use lacuna_crypto::SystemRandom;
@@ -67,6 +67,18 @@ impl VaultFixture {
         fs::create_dir(place.mountpoint()).unwrap();
         fs::create_dir(place.backing()).unwrap();
         place
+    }
+
+    /// The place of a test with a new vault in it, mounted by the server; `None`, with a message,
+    /// where the machine does not allow it.
+    pub(crate) fn mounted() -> Option<(Self, ServerProcess)> {
+        if let Some(why) = lacking() {
+            skipped(why);
+            return None;
+        }
+        let place = VaultFixture::new();
+        let server = place.mount(MountMode::Create);
+        Some((place, server))
     }
 
     /// The place of a test in another process.

@@ -1,7 +1,7 @@
 //! A vault as the upper layer of an overlay file system, which container programs use.
 
-use crate::fixture::{VaultFixture, skip_if};
-use crate::machine::{lacking, run, skipped};
+use crate::fixture::VaultFixture;
+use crate::machine::{run, skipped};
 use crate::serving::MountMode;
 use rustix::fs::FileType;
 use std::fs;
@@ -71,9 +71,7 @@ fn assert_changed(merged: &Path) {
 
 #[test]
 fn overlay_keeps_its_changes_in_a_vault() {
-    skip_if!(lacking());
-    let place = VaultFixture::new();
-    let server = place.mount(MountMode::Create);
+    let Some((place, server)) = VaultFixture::mounted() else { return };
     let layers = Layers::new(&place);
     if !layers.are_mounted_here(&place.backing()) {
         place.unmount(server);

@@ -28,9 +28,7 @@ const USER: u32 = 65534;
 
 #[test]
 fn a_busy_vault_stays_mounted_and_the_error_names_its_user() {
-    skip_if!(lacking());
-    let place = VaultFixture::new();
-    let server = place.mount(MountMode::Create);
+    let Some((place, server)) = VaultFixture::mounted() else { return };
     let mut user = Command::new("cat").current_dir(place.mountpoint()).stdin(Stdio::piped()).spawn().unwrap();
     let error = close(&place.mountpoint(), Some(&place.run_base())).unwrap_err();
     assert_eq!(error.kind(), Kind::Busy);
@@ -57,9 +55,7 @@ fn use_invisibly(dir: &Path) -> (UnixStream, UnixStream) {
 
 #[test]
 fn a_close_waits_for_the_end_of_a_passing_use() {
-    skip_if!(lacking());
-    let place = VaultFixture::new();
-    let server = place.mount(MountMode::Create);
+    let Some((place, server)) = VaultFixture::mounted() else { return };
     let passing = use_invisibly(&place.mountpoint());
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -81,9 +77,7 @@ fn a_close_waits_for_the_end_of_a_passing_use() {
 
 #[test]
 fn umount_ends_the_vault_server() {
-    skip_if!(lacking());
-    let place = VaultFixture::new();
-    let server = place.mount(MountMode::Create);
+    let Some((place, server)) = VaultFixture::mounted() else { return };
     fs::write(place.mountpoint().join("file"), b"kept").unwrap();
     wait_until("the end of the use", || {
         Command::new("umount").arg(place.mountpoint()).stderr(Stdio::null()).status().unwrap().success()
@@ -148,9 +142,7 @@ fn renames_count_as_use_and_statfs_does_not() {
 
 #[test]
 fn a_running_server_is_in_the_registry() {
-    skip_if!(lacking());
-    let place = VaultFixture::new();
-    let server = place.mount(MountMode::Create);
+    let Some((place, server)) = VaultFixture::mounted() else { return };
     let peers = || Registry::open(Some(&place.run_base())).unwrap().all().unwrap();
     let found = peers();
     assert_eq!(found.len(), 1);
@@ -181,9 +173,7 @@ fn assert_found_by_source(place: &VaultFixture) {
 
 #[test]
 fn synced_content_outlives_a_killed_server() {
-    skip_if!(lacking());
-    let place = VaultFixture::new();
-    let mut server = place.mount(MountMode::Create);
+    let Some((place, mut server)) = VaultFixture::mounted() else { return };
     for round in 0..5u8 {
         let at = |name: &str| place.mountpoint().join(name);
         let mut file = File::create(at(&format!("synced {round}"))).unwrap();
@@ -226,9 +216,7 @@ pub(crate) fn close_dead(place: &VaultFixture) {
 
 #[test]
 fn dead_mount_is_closed_by_name() {
-    skip_if!(lacking());
-    let place = VaultFixture::new();
-    let server = place.mount(MountMode::Create);
+    let Some((place, server)) = VaultFixture::mounted() else { return };
     server.kill();
     close_dead(&place);
     place.assert_nothing_left();
@@ -238,9 +226,7 @@ fn dead_mount_is_closed_by_name() {
 
 #[test]
 fn a_read_only_mount_refuses_changes() {
-    skip_if!(lacking());
-    let place = VaultFixture::new();
-    let server = place.mount(MountMode::Create);
+    let Some((place, server)) = VaultFixture::mounted() else { return };
     let at = |name: &str| place.mountpoint().join(name);
     fs::write(at("file"), b"content").unwrap();
     fs::create_dir(at("dir")).unwrap();
@@ -299,9 +285,7 @@ fn the_next_mount_removes_the_mount_of_a_killed_server() {
 /// A supervisor starts the next server while the last one is still dying.
 #[test]
 fn the_next_mount_waits_for_a_dying_server() {
-    skip_if!(lacking());
-    let place = VaultFixture::new();
-    let mut server = place.mount(MountMode::Create);
+    let Some((place, mut server)) = VaultFixture::mounted() else { return };
     for _ in 0..8 {
         server = server.replace(&place);
     }
@@ -313,9 +297,7 @@ fn the_next_mount_waits_for_a_dying_server() {
 /// Files that are written twice within one tick of the kernel's clock, and while they stay open.
 #[test]
 fn reported_times_equal_stored_times() {
-    skip_if!(lacking());
-    let place = VaultFixture::new();
-    let server = place.mount(MountMode::Create);
+    let Some((place, server)) = VaultFixture::mounted() else { return };
     let at = |n: usize| place.mountpoint().join(n.to_string());
     let times = || -> Vec<(i64, i64)> {
         let about = (0..40).map(|n| fs::metadata(at(n)).unwrap());

@@ -28,8 +28,6 @@ mod xattrs;
 pub(crate) use mapping::MemoryMap;
 
 use crate::fixture::{VaultFixture, lacking_root, open_directory, skip_if};
-use crate::machine::lacking;
-use crate::serving::MountMode;
 use check_dir::CheckDir;
 use std::any::Any;
 use std::fs;
@@ -94,9 +92,7 @@ fn in_plain_directory(checks: &[ConformanceCheck]) {
 }
 
 fn in_vault(checks: &[ConformanceCheck]) {
-    skip_if!(lacking());
-    let place = VaultFixture::new();
-    let server = place.mount(MountMode::Create);
+    let Some((place, server)) = VaultFixture::mounted() else { return };
     let failed = run_all(checks, &place.mountpoint(), true);
     assert!(failed.is_empty(), "{} of {} checks failed:\n{}", failed.len(), checks.len(), failed.join("\n"));
     place.unmount_and_verify(server);
