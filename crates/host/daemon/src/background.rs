@@ -3,6 +3,8 @@
 use crate::protocol::{AfterFailure, ServerAnswer};
 use crate::system_call;
 use lacuna_contracts::{Error, Kind, Result, TermRenderer};
+use rustix::process::configure_io_flusher_behavior;
+use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 use serde_json::Value;
 use std::fs::File;
 use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Read, Write};
@@ -112,13 +114,22 @@ impl ReadyPipe {
     }
 }
 
+/// Marks the calling thread, and every thread and process that it starts afterwards, as carrying
+/// the writes of a block device (PR_SET_IO_FLUSHER). Memory reclaim in such a thread will not write
+/// to that very device and so deadlock. Returns whether the kernel accepted; it needs
+/// `CAP_SYS_RESOURCE`.
+pub fn become_io_flusher() -> bool {
+    configure_io_flusher_behavior(true).is_ok()
+}
+
 /// Detaches from the terminal, the working directory and inherited descriptors.
 pub fn detach() -> Result<()> {
     let failed = |e| Error::io("cannot detach from the terminal", &e);
     rustix::process::setsid().map_err(|e| failed(e.into()))?;
     std::env::set_current_dir("/").map_err(failed)?;
     let null = File::options().read(true).write(true).open("/dev/null").map_err(failed)?;
-    system_call::replace_standard_streams(&null).map_err(failed)?;
+    let replaced = dup2_stdin(&null).and_then(|()| dup2_stdout(&null)).and_then(|()| dup2_stderr(&null));
+    replaced.map_err(|e| failed(e.into()))?;
     system_call::close_inherited_descriptors();
     Ok(())
 }

@@ -44,7 +44,9 @@ mod status;
 mod system_call;
 mod users;
 
-pub use background::{ChildStartup, ForkResult, ReadyPipe, StartupProgress, daemonize, detach};
+pub use background::{
+    ChildStartup, ForkResult, ReadyPipe, StartupProgress, become_io_flusher, daemonize, detach,
+};
 pub use client::disk_query::{DiskQuery, PoolQuery};
 pub use client::peer::Peer;
 pub use client::purge::purge;
@@ -74,7 +76,6 @@ pub use status::{
     Condition, ConnectedClients, Counter, RefusedClients, ServerState, ServerStatus, StatusSource,
 };
 pub use system_call::{
-    become_io_flusher, bytes_sent_to_devices, find_programs_of_the_system, ignore_file_size_signal,
-    note_inherited_descriptors,
+    bytes_sent_to_devices, find_programs_of_the_system, ignore_file_size_signal, note_inherited_descriptors,
 };
 pub use users::all_users::{OtherUsers, UserPeer};

@@ -5,9 +5,6 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
 
-/// From `linux/prctl.h`.
-const PR_SET_IO_FLUSHER: libc::c_int = 57;
-
 /// Forks. Returns the child's process number in the parent and `None` in the child. Errors: the
 /// process has more than one thread, because locks held by other threads would stay locked for ever
 /// in the child.
@@ -106,19 +103,6 @@ impl AsFd for KeptSignals {
     }
 }
 
-/// Replaces standard input, output and error with `file`.
-pub(crate) fn replace_standard_streams(file: impl AsFd) -> io::Result<()> {
-    let from = file.as_fd().as_raw_fd();
-    for to in 0..=2 {
-        // SAFETY: `from` is open for the length of the call, and nothing in Rust owns the numbers 0
-        // to 2.
-        if unsafe { libc::dup2(from, to) } < 0 {
-            return Err(io::Error::last_os_error());
-        }
-    }
-    Ok(())
-}
-
 /// A descriptor that was open when the process started: its number, and its file by device and
 /// inode.
 struct Inherited {
@@ -212,13 +196,4 @@ pub fn bytes_sent_to_devices() -> u64 {
     };
     // The kernel counts in units of 512 bytes.
     u64::try_from(blocks).unwrap_or(0).saturating_mul(512)
-}
-
-/// Marks the calling thread, and every thread and process that it starts afterwards, as carrying
-/// the writes of a block device (PR_SET_IO_FLUSHER). Memory reclaim in such a thread will not write
-/// to that very device and so deadlock. Returns whether the kernel accepted; it needs
-/// `CAP_SYS_RESOURCE`.
-pub fn become_io_flusher() -> bool {
-    // SAFETY: this option takes plain numbers and touches no memory of the process.
-    unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) == 0 }
 }
