@@ -1,6 +1,6 @@
 //! Data written by other programs' clients is read back unchanged, with every cipher.
 
-use crate::harness::{Scene, is_program_available, noise, skip_unless, skipped};
+use crate::harness::{Scene, cases, is_program_available, noise, skip_unless, skipped};
 use std::fs;
 use std::process::Command;
 
@@ -77,22 +77,9 @@ pub(crate) fn fio_verifies(scene: &Scene, uri: &str, size: &str) {
     }
 }
 
-#[test]
-fn xts() {
-    image_survives(&["--cipher", "xts"]);
-}
-
-#[test]
-fn hctr2() {
-    image_survives(&["--cipher", "hctr2"]);
-}
-
-#[test]
-fn xts_random() {
-    image_survives(&["--cipher", "xts-random"]);
-}
-
-#[test]
-fn gcm() {
-    image_survives(&["--cipher", "gcm"]);
+cases! {
+    xts => image_survives(&["--cipher", "xts"]);
+    hctr2 => image_survives(&["--cipher", "hctr2"]);
+    xts_random => image_survives(&["--cipher", "xts-random"]);
+    gcm => image_survives(&["--cipher", "gcm"]);
 }

@@ -1,6 +1,6 @@
 //! Tests of the death of the program, and of signals at any time.
 
-use crate::harness::{Scene, Signal, skipped, wait_until};
+use crate::harness::{Scene, Signal, cases, skipped, wait_until};
 use crate::nbd_client::Client;
 use std::fs;
 use std::io;
@@ -72,19 +72,10 @@ fn survives_kill(cipher: &str) {
     scene.lacuna(&["check", "disk.img", "--key-file", "key"]).code(0);
 }
 
-#[test]
-fn killed_with_xts() {
-    survives_kill("xts");
-}
-
-#[test]
-fn killed_with_xts_random() {
-    survives_kill("xts-random");
-}
-
-#[test]
-fn killed_with_gcm() {
-    survives_kill("gcm");
+cases! {
+    killed_with_xts => survives_kill("xts");
+    killed_with_xts_random => survives_kill("xts-random");
+    killed_with_gcm => survives_kill("gcm");
 }
 
 #[test]

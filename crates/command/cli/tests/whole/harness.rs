@@ -14,6 +14,20 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
 
+/// Makes a test of each line: its name, and the call that it consists of.
+macro_rules! cases {
+    ($($name:ident => $call:expr;)+) => {
+        $(
+            #[test]
+            fn $name() {
+                $call;
+            }
+        )+
+    };
+}
+
+pub(crate) use cases;
+
 /// A key derivation cost for tests only: no real disk should have it.
 pub(crate) const CHEAP: [&str; 4] = ["--kdf-memory", "1M", "--kdf-passes", "1"];
 

@@ -4,7 +4,7 @@
 //! `LACUNA_KILLS` sets how often each combination is killed, for the long run; `LACUNA_SEED` sets
 //! the seed.
 
-use crate::harness::Scene;
+use crate::harness::{Scene, cases};
 use crate::nbd_client::Client;
 use crate::write_verifier::{WriteVerifier, Xorshift};
 use lacuna_testkit::env_number;
@@ -77,17 +77,8 @@ fn verify(books: &mut [WriteVerifier], socket: &std::path::Path, what: &str) {
     }
 }
 
-#[test]
-fn deniable() {
-    killed(&["--format", "deniable"]);
-}
-
-#[test]
-fn oblivious() {
-    killed(&["--format", "oblivious"]);
-}
-
-#[test]
-fn oblivious_and_plausible() {
-    killed(&["--format", "oblivious", "--hiding", "plausible"]);
+cases! {
+    deniable => killed(&["--format", "deniable"]);
+    oblivious => killed(&["--format", "oblivious"]);
+    oblivious_and_plausible => killed(&["--format", "oblivious", "--hiding", "plausible"]);
 }

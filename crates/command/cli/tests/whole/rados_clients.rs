@@ -2,7 +2,7 @@
 //! NBD in every layout, and file trees on a mounted ext4 with snapshots.
 
 use crate::clients::{ext4_image, fio_verifies};
-use crate::harness::{CloseOnDrop, can_mount_ext4, is_program_available, noise, skip_unless};
+use crate::harness::{CloseOnDrop, can_mount_ext4, cases, is_program_available, noise, skip_unless};
 use crate::pool::{Cluster, PoolDisk};
 use std::fs;
 use std::path::Path;
@@ -38,54 +38,17 @@ fn image_survives(options: &[&str]) {
     disk.keyed(&["check"], &[]).code(0);
 }
 
-#[test]
-fn xts() {
-    image_survives(&["--cipher", "xts"]);
-}
-
-#[test]
-fn hctr2() {
-    image_survives(&["--cipher", "hctr2"]);
-}
-
-#[test]
-fn xts_random_adaptive() {
-    image_survives(&[]);
-}
-
-#[test]
-fn xts_random_at_segment_end() {
-    image_survives(&["--layout", "segment-end"]);
-}
-
-#[test]
-fn xts_random_interleaved() {
-    image_survives(&["--layout", "interleaved"]);
-}
-
-#[test]
-fn xts_random_in_keys() {
-    image_survives(&["--layout", "kv"]);
-}
-
-#[test]
-fn gcm_adaptive() {
-    image_survives(&["--cipher", "gcm"]);
-}
-
-#[test]
-fn gcm_at_segment_end() {
-    image_survives(&["--cipher", "gcm", "--layout", "segment-end"]);
-}
-
-#[test]
-fn gcm_interleaved() {
-    image_survives(&["--cipher", "gcm", "--layout", "interleaved"]);
-}
-
-#[test]
-fn gcm_in_keys() {
-    image_survives(&["--cipher", "gcm", "--layout", "kv"]);
+cases! {
+    xts => image_survives(&["--cipher", "xts"]);
+    hctr2 => image_survives(&["--cipher", "hctr2"]);
+    xts_random_adaptive => image_survives(&[]);
+    xts_random_at_segment_end => image_survives(&["--layout", "segment-end"]);
+    xts_random_interleaved => image_survives(&["--layout", "interleaved"]);
+    xts_random_in_keys => image_survives(&["--layout", "kv"]);
+    gcm_adaptive => image_survives(&["--cipher", "gcm"]);
+    gcm_at_segment_end => image_survives(&["--cipher", "gcm", "--layout", "segment-end"]);
+    gcm_interleaved => image_survives(&["--cipher", "gcm", "--layout", "interleaved"]);
+    gcm_in_keys => image_survives(&["--cipher", "gcm", "--layout", "kv"]);
 }
 
 /// Copies a tree of real files, limited to keep the test short.

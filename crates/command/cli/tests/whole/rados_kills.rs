@@ -4,6 +4,7 @@
 //! `LACUNA_KILLS` sets how often each combination is killed, for the long run; `LACUNA_SEED` sets
 //! the seed.
 
+use crate::harness::cases;
 use crate::nbd_client::Client;
 use crate::pool::{Cluster, PoolDisk};
 use crate::write_verifier::{WriteVerifier, Xorshift};
@@ -67,47 +68,14 @@ fn killed(cipher: &str, layout: &str) {
     disk.keyed(&["check"], &[]).code(0);
 }
 
-#[test]
-fn xts() {
-    killed("xts", "segment-end");
-}
-
-#[test]
-fn xts_random_adaptive() {
-    killed("xts-random", "adaptive");
-}
-
-#[test]
-fn xts_random_at_segment_end() {
-    killed("xts-random", "segment-end");
-}
-
-#[test]
-fn xts_random_interleaved() {
-    killed("xts-random", "interleaved");
-}
-
-#[test]
-fn xts_random_in_keys() {
-    killed("xts-random", "kv");
-}
-
-#[test]
-fn gcm_adaptive() {
-    killed("gcm", "adaptive");
-}
-
-#[test]
-fn gcm_at_segment_end() {
-    killed("gcm", "segment-end");
-}
-
-#[test]
-fn gcm_interleaved() {
-    killed("gcm", "interleaved");
-}
-
-#[test]
-fn gcm_in_keys() {
-    killed("gcm", "kv");
+cases! {
+    xts => killed("xts", "segment-end");
+    xts_random_adaptive => killed("xts-random", "adaptive");
+    xts_random_at_segment_end => killed("xts-random", "segment-end");
+    xts_random_interleaved => killed("xts-random", "interleaved");
+    xts_random_in_keys => killed("xts-random", "kv");
+    gcm_adaptive => killed("gcm", "adaptive");
+    gcm_at_segment_end => killed("gcm", "segment-end");
+    gcm_interleaved => killed("gcm", "interleaved");
+    gcm_in_keys => killed("gcm", "kv");
 }
