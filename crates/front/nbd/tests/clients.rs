@@ -6,7 +6,7 @@ use harness::client::{OPT_LIST, OPT_STARTTLS, RawClient};
 use harness::{GatedDisk, ServerThread, run, text};
 use lacuna_contracts::BLOCK_SIZE;
 use lacuna_nbd::{Exports, Listen, NbdServer, ServerSettings, TlsMode};
-use lacuna_testkit::{is_program_available, noise, skip_unless, skipped};
+use lacuna_testkit::{is_program_available, noise, skip_unless};
 use std::path::Path;
 use std::process::Command;
 
@@ -125,10 +125,7 @@ fn qemu_converts_and_compares() {
 fn fio_finds_what_it_wrote() {
     skip_unless!(is_program_available("fio"));
     let engines = Command::new("fio").arg("--enghelp").output().unwrap();
-    if !String::from_utf8_lossy(&engines.stdout).contains("nbd") {
-        skipped("this fio has no nbd engine");
-        return;
-    }
+    skip_unless!(String::from_utf8_lossy(&engines.stdout).contains("nbd"), "this fio has no nbd engine");
     let disk = GatedDisk::new(BLOCKS);
     let server = ServerThread::unix(disk.exports(), ServerSettings::default());
     let uri = format!("--uri={}", server.uri);

@@ -8,7 +8,7 @@ use lacuna_contracts::Kind;
 use lacuna_nbd::{
     ClientPeer, Clients, Exports, Listen, Listeners, NbdServer, ServerSettings, StopHandle, TlsMode,
 };
-use lacuna_testkit::{is_program_available, skip_unless, skipped, wait_until};
+use lacuna_testkit::{is_program_available, skip_unless, wait_until};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
@@ -230,10 +230,7 @@ fn a_stop_before_the_start_counts() {
 fn sockets_are_taken_over_from_a_service_manager() {
     let example = std::env::current_exe().unwrap().parent().unwrap().join("../examples/serve");
     skip_unless!(is_program_available("nbdinfo"));
-    if !example.exists() {
-        skipped("examples/serve is not built");
-        return;
-    }
+    skip_unless!(example.exists(), "examples/serve is not built");
     // libnbd starts a server for itself with socket activation.
     let size = run("nbdinfo", &["--size", "--", "[", text(&example), "activated", "memory:3", "]"]);
     assert_eq!(String::from_utf8_lossy(&size.stdout).trim(), (3 << 20).to_string());

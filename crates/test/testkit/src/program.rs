@@ -25,13 +25,18 @@ pub fn skipped(why: &str) {
     let _ = writeln!(std::io::stderr(), "skipped: {why}");
 }
 
-/// Ends a test that this machine cannot run. The expression is a requirement on the machine, and
-/// prints the reason if it is false.
+/// Ends a test that this machine cannot run. The expression is a requirement on the machine. If it
+/// is false, the macro prints the reason; without a reason the expression itself has printed it.
 #[macro_export]
 macro_rules! skip_unless {
     ($can_run:expr) => {
         if !$can_run {
             return;
+        }
+    };
+    ($can_run:expr, $why:expr) => {
+        if !$can_run {
+            return $crate::skipped($why);
         }
     };
 }

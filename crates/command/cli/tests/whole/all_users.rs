@@ -1,7 +1,7 @@
 //! Root sees the open disks of all users and closes them. A hostile user misleads root about
 //! nothing of other users.
 
-use crate::harness::{RunOutput, is_program_available, skipped};
+use crate::harness::{RunOutput, is_program_available, skip_unless};
 use crate::unprivileged::{FIRST, OPEN, SECOND, TwoUsers};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
@@ -136,9 +136,7 @@ mkfifo 00000000000000fe
 #[test]
 fn a_hostile_user_misleads_root_about_nothing_of_other_users() {
     let Some(town) = TwoUsers::new() else { return };
-    if !is_program_available("python3") {
-        return skipped("this machine has no python3");
-    }
+    skip_unless!(is_program_available("python3"), "this machine has no python3");
     town.create(FIRST);
     town.lacuna(FIRST, &[&OPEN[..], &["--mkfs", "ext2"]].concat()).code(0);
     let (mnt, disk) = (path(&town, FIRST, "mnt"), path(&town, FIRST, "disk.img"));

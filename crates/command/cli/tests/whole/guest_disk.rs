@@ -72,9 +72,7 @@ fn a_virtual_machine_sees_no_error_while_servers_of_its_disk_die() {
     }
     skip_unless!(is_program_available("mke2fs") && is_program_available("qemu-img"));
     let why = String::from_utf8(script().arg("missing").output().unwrap().stdout).unwrap();
-    if !why.is_empty() {
-        return skipped(why.trim());
-    }
+    skip_unless!(why.is_empty(), why.trim());
     let kills = env_number("LACUNA_KILLS", 20).min(MOST_ROUNDS);
     let scene = Scene::with_disk(&["--size", "64M"]);
     let serving = serve_kept(&scene, &[]);

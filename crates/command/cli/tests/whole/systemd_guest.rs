@@ -190,9 +190,7 @@ fn disks_are_mounted_after_every_boot() {
     }
     skip_unless!(can_mount_ext4() && is_program_available("qemu-img"));
     let why = String::from_utf8(script().arg("missing").output().unwrap().stdout).unwrap();
-    if !why.is_empty() {
-        return skipped(why.trim());
-    }
+    skip_unless!(why.is_empty(), why.trim());
     let scene = Scene::new();
     ["mnt", "other"].iter().for_each(|dir| fs::create_dir(scene.path(dir)).unwrap());
     fs::write(scene.path("deep"), "battery staple").unwrap();

@@ -3,12 +3,12 @@
 
 use crate::conformance::MemoryMap;
 use crate::fixture::{VaultFixture, skip_if};
-use crate::machine::{lacking, run, skipped, wait_until};
+use crate::machine::{lacking, run, wait_until};
 use crate::serving::MountMode;
 use crate::shutdown::takes_no_changes;
 use lacuna_contracts::Kind;
 use lacuna_daemon::close;
-use lacuna_testkit::is_program_available;
+use lacuna_testkit::{is_program_available, skip_unless};
 use rustix::fs::Advice;
 use std::fs::{self, File};
 use std::io;
@@ -93,9 +93,7 @@ fn pull(directory: &Path) {
 #[test]
 fn a_failed_backing_disk_is_an_error_and_synced_data_survives() {
     skip_if!(lacking());
-    if !is_program_available("python3") {
-        return;
-    }
+    skip_unless!(is_program_available("python3"));
     let place = VaultFixture::new();
     let image = place.dir().join("disk");
     File::create(&image).unwrap().set_len(256 * MIB as u64).unwrap();
@@ -105,9 +103,7 @@ fn a_failed_backing_disk_is_an_error_and_synced_data_survives() {
         mount.args(["-o", "loop"]).arg(&image).arg(place.backing()).stderr(Stdio::null());
         mount.status().unwrap().success()
     };
-    if !put_on() {
-        return skipped("a loop device cannot be mounted");
-    }
+    skip_unless!(put_on(), "a loop device cannot be mounted");
     fs::remove_dir(place.backing().join("lost+found")).unwrap();
     let server = place.mount(MountMode::Create);
     let at = |name: &str| place.mountpoint().join(name);

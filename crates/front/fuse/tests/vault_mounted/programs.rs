@@ -5,6 +5,7 @@ use crate::fixture::{VaultFixture, say, skip_if};
 use crate::machine::{lacking, run, skipped};
 use crate::serving::MountMode;
 use crate::shutdown::close_dead;
+use lacuna_testkit::skip_unless;
 use std::fmt::Write;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -107,9 +108,7 @@ fn make_repository(dir: &Path) {
 #[test]
 fn git_clones_and_finds_nothing_wrong() {
     skip_if!(lacking());
-    if !has("git") {
-        return skipped("there is no git");
-    }
+    skip_unless!(has("git"), "there is no git");
     let place = VaultFixture::new();
     let server = place.mount(MountMode::Create);
     let at = |name: &str| place.mountpoint().join(name);
@@ -168,9 +167,7 @@ fn make_sources(dir: &Path, count: usize) {
 #[test]
 fn program_is_built_and_runs() {
     skip_if!(lacking());
-    if !has("make") || !has("gcc") {
-        return skipped("there is no make, or no gcc");
-    }
+    skip_unless!(has("make") && has("gcc"), "there is no make, or no gcc");
     let place = VaultFixture::new();
     let server = place.mount(MountMode::Create);
     let dir = place.mountpoint().join("project");
@@ -212,9 +209,7 @@ fn sqlite(place: &VaultFixture, task: &str) -> Command {
 #[test]
 fn databases_of_sqlite_keep_their_integrity() {
     skip_if!(lacking());
-    if !python_has("sqlite3") {
-        return skipped("there is no python3 with sqlite3");
-    }
+    skip_unless!(python_has("sqlite3"), "there is no python3 with sqlite3");
     let place = VaultFixture::new();
     let server = place.mount(MountMode::Create);
     let python = |task: &str| run(&mut sqlite(&place, task));
@@ -232,9 +227,7 @@ fn databases_of_sqlite_keep_their_integrity() {
 #[test]
 fn the_sqlite_tests_of_python_pass() {
     skip_if!(lacking());
-    if !python_has("test.test_sqlite3") {
-        return skipped("there is no python3 with its tests of sqlite3");
-    }
+    skip_unless!(python_has("test.test_sqlite3"), "there is no python3 with its tests of sqlite3");
     let place = VaultFixture::new();
     let server = place.mount(MountMode::Create);
     // The tests' files are in the current directory or in that of temporary files.
@@ -247,9 +240,7 @@ fn the_sqlite_tests_of_python_pass() {
 #[test]
 fn committed_rows_outlive_a_killed_server() {
     skip_if!(lacking());
-    if !python_has("sqlite3") {
-        return skipped("there is no python3 with sqlite3");
-    }
+    skip_unless!(python_has("sqlite3"), "there is no python3 with sqlite3");
     let place = VaultFixture::new();
     let mut server = place.mount(MountMode::Create);
     for mode in ["wal", "delete"] {
