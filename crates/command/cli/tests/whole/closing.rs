@@ -45,12 +45,7 @@ fn hidden() -> Scene {
 
 /// The same in any format with levels.
 fn hidden_in(format: &str) -> Scene {
-    let scene = Scene::new();
-    fs::write(scene.path("deep"), "battery staple").unwrap();
-    ["public", "hidden"].iter().for_each(|dir| fs::create_dir(scene.path(dir)).unwrap());
-    let shape = ["--format", format, "--size", "128M", "--levels", "2", "--key-file", "deep", "--cover", "0"];
-    scene.create("disk.img", &shape).code(0);
-    scene
+    two_levels(format, "128M", "0")
 }
 
 /// A period in milliseconds so long that the clock never beats while a test runs: a close that
@@ -59,11 +54,14 @@ const NEVER: &str = "3600000";
 
 /// A disk of two levels with a clock that beats every `cover` milliseconds.
 pub(crate) fn slow(format: &str, cover: &str) -> Scene {
+    two_levels(format, "64M", cover)
+}
+
+fn two_levels(format: &str, size: &str, cover: &str) -> Scene {
     let scene = Scene::new();
     fs::write(scene.path("deep"), "battery staple").unwrap();
     ["public", "hidden"].iter().for_each(|dir| fs::create_dir(scene.path(dir)).unwrap());
-    let shape =
-        ["--format", format, "--size", "64M", "--levels", "2", "--key-file", "deep", "--cover", cover];
+    let shape = ["--format", format, "--size", size, "--levels", "2", "--key-file", "deep", "--cover", cover];
     scene.create("disk.img", &shape).code(0);
     scene
 }
