@@ -9,10 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Two levels, and an access time older than the modification time, which even `relatime` updates.
 fn scene(format: &str) -> (Scene, SystemTime) {
-    let scene = Scene::new();
-    fs::write(scene.path("deep"), "battery staple").unwrap();
-    let shape = ["--format", format, "--size", "64M", "--levels", "2", "--key-file", "deep", "--cover", "5"];
-    scene.create("disk.img", &shape).code(0);
+    let scene = Scene::with_levels(format, &["--size", "64M", "--cover", "5"]);
     let old = UNIX_EPOCH + Duration::from_secs(1_000_000);
     let file = OpenOptions::new().write(true).open(scene.path("disk.img")).unwrap();
     file.set_times(FileTimes::new().set_accessed(old)).unwrap();

@@ -58,11 +58,8 @@ pub(crate) fn slow(format: &str, cover: &str) -> Scene {
 }
 
 fn two_levels(format: &str, size: &str, cover: &str) -> Scene {
-    let scene = Scene::new();
-    fs::write(scene.path("deep"), "battery staple").unwrap();
+    let scene = Scene::with_levels(format, &["--size", size, "--cover", cover]);
     ["public", "hidden"].iter().for_each(|dir| fs::create_dir(scene.path(dir)).unwrap());
-    let shape = ["--format", format, "--size", size, "--levels", "2", "--key-file", "deep", "--cover", cover];
-    scene.create("disk.img", &shape).code(0);
     scene
 }
 

@@ -80,6 +80,16 @@ impl Scene {
         scene
     }
 
+    /// A directory with a disk of two levels in `disk.img`, made with `options`. The key file `key`
+    /// opens level 0, and `deep` both.
+    pub(crate) fn with_levels(format: &str, options: &[&str]) -> Scene {
+        let scene = Scene::new();
+        fs::write(scene.path("deep"), "battery staple").unwrap();
+        let shape = ["--format", format, "--levels", "2", "--key-file", "deep"];
+        scene.create("disk.img", &[&shape[..], options].concat()).code(0);
+        scene
+    }
+
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }

@@ -205,10 +205,7 @@ fn a_check_of_a_backup_tells_whole_from_damaged_and_wrong() {
 
 #[test]
 fn a_check_of_a_backup_says_the_same_for_every_level() {
-    let scene = Scene::new();
-    fs::write(scene.path("deep"), "battery staple").unwrap();
-    let shape = ["--format", "deniable", "--size", "64M", "--levels", "2", "--key-file", "deep"];
-    scene.create("disk.img", &shape).code(0);
+    let scene = Scene::with_levels("deniable", &["--size", "64M"]);
     scene.lacuna(&["header", "backup", "disk.img", "hdr"]).code(0);
     let check = |key: &str| scene.lacuna(&["header", "check", "hdr", "--key-file", key]).code(0).stdout;
     assert_eq!(check("key"), check("deep"));

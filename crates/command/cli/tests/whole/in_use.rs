@@ -117,11 +117,8 @@ fn all_is_closed_except_disks_in_use() {
 #[test]
 fn a_log_learns_nothing_of_the_clients_of_a_disk_with_levels() {
     for format in ["deniable", "oblivious"] {
-        let scene = Scene::new();
-        fs::write(scene.path("deep"), "battery staple").unwrap();
-        let shape = ["--format", format, "--size", "64M", "--levels", "2", "--key-file", "deep"];
         // The clock never beats while the test runs.
-        scene.create("disk.img", &[&shape[..], &["--cover", "3600000"]].concat()).code(0);
+        let scene = Scene::with_levels(format, &["--size", "64M", "--cover", "3600000"]);
         let server = scene.serve_with_key("deep");
         let before = fs::read(scene.path("disk.img")).unwrap();
         let refused = ["0", "1"].map(|export| {

@@ -159,12 +159,9 @@ fn changed_by(scene: &Scene, args: &[&str]) -> usize {
 fn a_failed_opening_writes_as_much_for_any_number_of_levels() {
     skip_unless!(can_mount_ext4());
     for format in ["deniable", "oblivious"] {
-        let scene = Scene::new();
-        fs::write(scene.path("deep"), "battery staple").unwrap();
-        DIRS.iter().for_each(|dir| fs::create_dir(scene.path(dir)).unwrap());
         // The clock never beats while the test runs, and closing writes cover.
-        let shape = ["--format", format, "--size", "64M", "--levels", "2", "--key-file", "deep"];
-        scene.create("disk.img", &[&shape[..], &["--cover", "3600000"]].concat()).code(0);
+        let scene = Scene::with_levels(format, &["--size", "64M", "--cover", "3600000"]);
+        DIRS.iter().for_each(|dir| fs::create_dir(scene.path(dir)).unwrap());
         // No level has a file system to mount.
         let one = changed_by(&scene, &["open", "disk.img", "public", "--key-file", "key"]);
         let two = changed_by(&scene, &["open", "disk.img", "public", "--key-file", "deep"]);

@@ -100,10 +100,7 @@ impl Drop for Memory<'_> {
 #[test]
 fn a_disk_with_levels_makes_no_directory_on_a_medium() {
     skip_unless!(can_mount("/dev/fuse"));
-    let scene = Scene::new();
-    fs::write(scene.path("deep"), "battery staple").unwrap();
-    let shape = ["--format", "deniable", "--size", "64M", "--levels", "2", "--key-file", "deep"];
-    scene.create("disk.img", &shape).code(0);
+    let scene = Scene::with_levels("deniable", &["--size", "64M"]);
     let memory = Memory::mount(&scene);
     let open = |public: &'static str, hidden: &'static str| {
         ["open", "disk.img", public, hidden, "--raw", "--key-file", "deep"]

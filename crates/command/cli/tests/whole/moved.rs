@@ -10,10 +10,7 @@ fn open_levels() -> Option<Scene> {
     if !can_mount("/dev/fuse") || !is_program_available("fusermount3") {
         return None;
     }
-    let scene = Scene::new();
-    fs::write(scene.path("deep"), "battery staple").unwrap();
-    let shape = ["--size", "64M", "--format", "deniable", "--levels", "2", "--key-file", "deep"];
-    scene.create("disk.img", &shape).code(0);
+    let scene = Scene::with_levels("deniable", &["--size", "64M"]);
     fs::create_dir(scene.path("mnt")).unwrap();
     fs::create_dir(scene.path("second")).unwrap();
     scene.lacuna(&["open", "disk.img", "mnt", "second", "--raw", "--key-file", "deep"]).code(0);

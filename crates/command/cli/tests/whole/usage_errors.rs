@@ -26,11 +26,8 @@ fn a_user_confirms_before_a_disk_is_overwritten() {
 #[test]
 fn the_question_names_the_levels_that_will_be_lost() {
     skip_unless!(is_program_available("script"));
-    let scene = Scene::new();
-    fs::write(scene.path("deep"), "battery staple").unwrap();
+    let scene = Scene::with_levels("deniable", &["--size", "64M"]);
     fs::write(scene.path("third"), "third").unwrap();
-    let shape = ["--format", "deniable", "--size", "64M", "--levels", "2", "--key-file", "deep"];
-    scene.create("disk.img", &shape).code(0);
     let add = |given: &str, last: &str| {
         let words = format!("key add disk.img --key-file {given} --new-key-file third");
         let mut typist = PtySession::new(&scene, &words);
