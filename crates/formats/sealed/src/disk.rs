@@ -301,7 +301,7 @@ impl CommitParts {
         let second_handle = match background.then(|| store.medium().reopened()) {
             Some(Ok(handle)) => handle,
             // Checkpoints hold the commit lock. The disk works all the same, and its status says so.
-            Some(Err(_unavailable)) | None => None,
+            Some(Err(_)) | None => None,
         };
         counters.set(Count::BesideCommits, u64::from(second_handle.is_some()));
         let destager = Destager::new(

@@ -12,8 +12,7 @@ fn write(disk: &PoolDisk, options: &[&str], offset: u64, data: &[u8]) {
 }
 
 fn read(disk: &PoolDisk, offset: u64, len: usize) -> Vec<u8> {
-    let data = disk.serve(&["--read-only"]).used_by(|client| client.read_at(offset, len).unwrap());
-    data
+    disk.serve(&["--read-only"]).used_by(|client| client.read_at(offset, len).unwrap())
 }
 
 fn read_at(disk: &PoolDisk, snapshot: &str, offset: u64, len: usize) -> Vec<u8> {

@@ -43,10 +43,8 @@ fn a_pool_that_is_copied_object_by_object_has_no_snapshots() {
             disk.serve_in(&disk.scene, location, &[]).used_by(|client| client.write_at(0, data).unwrap());
         };
         let read = |location: &str, len: usize| {
-            let data = disk
-                .serve_in(&disk.scene, location, &["--read-only"])
-                .used_by(|client| client.read_at(0, len).unwrap());
-            data
+            disk.serve_in(&disk.scene, location, &["--read-only"])
+                .used_by(|client| client.read_at(0, len).unwrap())
         };
         let (original, copy) = (format!("rados:{}/disk", from.1), format!("rados:{}/disk", to.1));
         let made = [&["--size", "64M", "--cipher", cipher][..], &CHEAP].concat();
