@@ -239,7 +239,6 @@ fn an_owed_purge_outlives_the_process() {
         drop(disk);
         test_disk.faults.heal();
         let disk = open_with(&mut test_disk, left);
-        assert!(disk.recoverable() > 0);
         disk.flush().unwrap();
         assert!(disk.recoverable() > 0, "without sensitive blocks nothing is owed");
         disk.mark_sensitive(10..20);
@@ -256,9 +255,8 @@ fn an_owed_purge_outlives_the_process() {
 
 /// Opens the disk, with this memory for acknowledged writes.
 fn open_with(test_disk: &mut TestDisk, kept: Option<KeptMemory>) -> FlashDisk {
-    let flash = test_disk.flash().1;
     let options = OpenOptions { kept, ..test_disk.options() };
-    FlashDisk::open(flash, &test_disk.params, &master(), &options).unwrap()
+    FlashDisk::open(test_disk.flash().1, &test_disk.params, &master(), &options).unwrap()
 }
 
 /// A refused purge is not retried at each check, since on a full log each attempt writes
@@ -442,10 +440,8 @@ fn an_unfinished_purge_is_reported_at_the_opening() {
 fn a_failed_purge_is_never_reported_complete() {
     for (kind, nth) in [(OpKind::Write, 2), (OpKind::Read, 1), (OpKind::Discard, 1)] {
         let mut test_disk = TestDisk::small(8);
-        let disk = test_disk.open();
-        overwrite(&disk, 0, 9);
+        overwrite(&test_disk.open(), 0, 9);
         // Opened again, the disk has no keys in memory: the purge reads them.
-        drop(disk);
         let disk = test_disk.open();
         test_disk.faults.add(Fault::FailFrom { op: kind, nth, error: Kind::Io });
         let failed = disk.purge().unwrap_err();

@@ -300,7 +300,8 @@ impl CommitParts {
             Remapper::new(cache.clone(), segments.clone(), store.clone(), sealer.clone(), counters.clone());
         let second_handle = match background.then(|| store.medium().reopened()) {
             Some(Ok(handle)) => handle,
-            // Checkpoints hold the commit lock. The disk works all the same, and its status says so.
+            // Checkpoints hold the commit lock. The disk works all the same, and its status says
+            // so.
             Some(Err(_)) | None => None,
         };
         counters.set(Count::BesideCommits, u64::from(second_handle.is_some()));

@@ -54,8 +54,8 @@ impl SlotStore {
         }
     }
 
-    /// Asks the medium to prefetch the metadata of blocks that are about to be written. Each of them
-    /// changes a part of a page, which is read first.
+    /// Asks the medium to prefetch the metadata of blocks that are about to be written. Each of
+    /// them changes a part of a page, which is read first.
     pub(crate) fn will_write(&self, blocks: impl Iterator<Item = SlotAddr>) {
         if self.meta.is_none() {
             return;

@@ -68,8 +68,8 @@ impl Simulation {
             let medium = Arc::new(CrashMedium::from_image(image.clone()));
             medium.ignore_syncs(self.lie);
             medium.ignore_durable_writes(self.lie);
-            // Long rounds retire the journal; short ones reach every step of recovery and of a first
-            // commit.
+            // Long rounds retire the journal; short ones reach every step of recovery and of a
+            // first commit.
             let long = rng.chance(1, 6);
             let limit =
                 if rng.chance(1, 8) { rng.below(20) } else { rng.below(if long { 1200 } else { 150 }) };

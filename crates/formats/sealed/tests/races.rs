@@ -371,8 +371,8 @@ fn fill_half_of_journal(disk: &SealedDisk) -> Result<()> {
     Ok(())
 }
 
-/// A flush is served while a checkpoint makes the slots durable. Its batch stays in the journal, and
-/// all before it is retired.
+/// A flush is served while a checkpoint makes the slots durable. Its batch stays in the journal,
+/// and all before it is retired.
 #[test]
 fn a_flush_during_a_checkpoint_stays_in_the_journal() {
     let (memory, hook, disk) = TwoHandles::open(false);

@@ -160,7 +160,7 @@ struct KeptState {
     predecessors: u64,
     /// The last signal that told a server to end. It may have come when there was none.
     told_to_end: Option<Signal>,
-    /// The obstacle because of which the present server ends, or the last one ended.
+    /// The obstacle that ends the present server, or ended the last one.
     obstacle: Option<String>,
     /// The servers in a row that ended because of an obstacle.
     obstructed: u32,
@@ -195,8 +195,8 @@ impl KeptState {
     /// The next step, with an error to report, after the end of a server by itself.
     fn after_exit(&mut self, code: i32, now: Instant) -> (NextStep, Option<Error>) {
         let was_ready = std::mem::take(&mut self.is_ready);
-        // Without memory nothing can be lost. No later server may serve the disk then: nothing shows
-        // whether another client has changed it meanwhile.
+        // Without memory nothing can be lost. No later server may serve the disk then: nothing
+        // shows whether another client has changed it meanwhile.
         if code == 0 || !(self.predecessors > 0 || was_ready) || self.memory.is_none() {
             return (NextStep::End(code), None);
         }

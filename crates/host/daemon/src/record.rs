@@ -20,7 +20,7 @@ pub struct Identity {
     pub format: String,
     /// The UUID of a disk, as text; none of a vault.
     pub uuid: Option<String>,
-    /// The ID by which its owner recognizes it, as text.
+    /// The ID that its owner recognizes, as text.
     pub id: Option<String>,
     /// The namespace and cluster of a disk in a pool.
     pub in_pool: Option<PoolScope>,

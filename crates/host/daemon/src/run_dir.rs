@@ -71,7 +71,7 @@ impl RunPaths {
         RunPaths { dir: base.join(format!("{:0NAME_DIGITS$x}", fnv1a(name))) }
     }
 
-    /// Every entry of `base`, each of which may be a run directory; empty if `base` does not exist.
+    /// Every entry of `base`; each may be a run directory. Empty if `base` does not exist.
     /// Errors: a base that cannot be read.
     pub(crate) fn all(base: &Path) -> Result<Vec<Self>> {
         let failed =

@@ -67,8 +67,8 @@ impl FormatInfo {
         matches!(self.backing_kind, BackingKind::File)
     }
 
-    /// Whether its disks are in a pool of a cluster, where a client library allocates memory for the
-    /// data of each request.
+    /// Whether its disks are in a pool of a cluster, where a client library allocates memory for
+    /// the data of each request.
     pub const fn is_in_pool(&self) -> bool {
         matches!(self.backing_kind, BackingKind::Pool)
     }

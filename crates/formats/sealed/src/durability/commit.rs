@@ -223,8 +223,8 @@ impl Committer {
         matches!(cow_segment, Some(CowSegment::Stream(stream)) if stream.is_frozen())
     }
 
-    /// Destages blocks and retires the journal if that is due. If there is a thread for checkpoints,
-    /// it is woken before one has to be made here.
+    /// Destages blocks and retires the journal if that is due. If there is a thread for
+    /// checkpoints, it is woken before one has to be made here.
     pub(crate) fn maintain(&mut self) -> Result<()> {
         let (destager, log) = (&mut self.destager, &mut self.log);
         let result = if self.medium_full.is_full() {
@@ -245,8 +245,8 @@ impl Committer {
         self.tolerate_refusal(result)
     }
 
-    /// Begins a checkpoint if one is due. The caller makes the slots durable without the commit lock
-    /// and calls [`Committer::end_checkpoint`]; commits go on meanwhile.
+    /// Begins a checkpoint if one is due. The caller makes the slots durable without the commit
+    /// lock and calls [`Committer::end_checkpoint`]; commits go on meanwhile.
     pub(crate) fn begin_checkpoint(&mut self) -> Result<Option<BegunCheckpoint>> {
         self.health.check()?;
         self.finish_recovery().map_err(|e| self.health.fail(e))?;
@@ -275,8 +275,8 @@ impl Committer {
         }
     }
 
-    /// One turn of the background thread. `idle`: whether the disk was unused for a while. `is_old`:
-    /// whether something has been only in memory for long.
+    /// One turn of the background thread. `idle`: whether the disk was unused for a while.
+    /// `is_old`: whether something has been only in memory for long.
     pub(crate) fn background_step(&mut self, idle: bool, is_old: bool, spare_wanted: bool) -> Result<()> {
         self.health.check()?;
         self.finish_recovery().map_err(|e| self.health.fail(e))?;

@@ -1,6 +1,7 @@
 //! A process that dies after it discarded a segment whose slot only its memory knows, and wrote a
-//! block of it again. The next opening makes holes of the blocks that the journal has of the segment,
-//! and dies at one of its changes of the memory. The process after it finds the acknowledged state.
+//! block of it again. The next opening makes holes of the blocks that the journal has of the
+//! segment, and dies at one of its changes of the memory. The process after it finds the
+//! acknowledged state.
 
 use crate::dying_medium::{LastState, die_before_change, open_kept};
 use crate::fixture::{create, options, params, status, write};
@@ -13,10 +14,11 @@ use lacuna_sim::{CrashMedium, Rng};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Blocks that give the segment its slot: the journal has more of them than may wait for their slot.
+/// Blocks that give the segment its slot: the journal has more of them than may wait for their
+/// slot.
 const DESTAGED: Range<u64> = 200..240;
-/// Blocks of a stream, from the start of the segment. It is not worth a move, so that the journal has
-/// blocks that were never in the cache.
+/// Blocks of a stream, from the start of the segment. It is not worth a move, so that the journal
+/// has blocks that were never in the cache.
 const STREAMED: u64 = 128;
 /// The block that is written after the discard.
 const WRITTEN: u64 = STREAMED - 1;

@@ -12,8 +12,8 @@ use std::sync::Arc;
 /// The approximate memory of an open file without cached pages of its untrusted storage.
 const FILE_BYTES: u64 = 8 << 10;
 /// The bytes of cache per block, for twice the blocks that a file has when it is opened. A page of
-/// tags and one of counters have 128 blocks, and take some 2 KiB each in memory. Half of a cache may
-/// wait for a commit, so each such page of the file goes into a commit once at most.
+/// tags and one of counters have 128 blocks, and take some 2 KiB each in memory. Half of a cache
+/// may wait for a commit, so each such page of the file goes into a commit once at most.
 const BLOCK_PAGES: u64 = 34;
 /// The most open files, however small.
 const MOST: usize = 4096;

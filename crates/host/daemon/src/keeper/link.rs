@@ -65,7 +65,7 @@ pub(super) struct Inheritance {
     pub(super) memory: Option<File>,
     /// Whether any of them accepted clients.
     pub(super) was_ready: bool,
-    /// The obstacle because of which the last one ended.
+    /// The obstacle that ended the last one.
     pub(super) obstacle: Option<String>,
 }
 
@@ -100,8 +100,7 @@ impl KeeperLink {
         self.was_ready
     }
 
-    /// The obstacle because of which the server before this one ended
-    /// ([`KeeperLink::report_obstacle`]).
+    /// The obstacle that ended the server before this one ([`KeeperLink::report_obstacle`]).
     pub fn last_obstacle(&self) -> Option<&str> {
         self.obstacle.as_deref()
     }
