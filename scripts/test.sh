@@ -9,7 +9,7 @@
 #
 # Variables:
 #   CARGO               cargo
-#   RUST_TEST_THREADS   threads of each target in the first row (2)
+#   RUST_TEST_THREADS   threads of each target in the first row (3)
 set -eu
 cd "$(dirname "$0")/.."
 cargo=${CARGO:-cargo}
@@ -77,7 +77,7 @@ status=0
 # shellcheck disable=SC2046,SC2086 # the lists are meant to be split
 setsid $cargo test $crates --no-fail-fast "$@" --lib --bins $(row second) >"$said" 2>&1 &
 second=$!
-threads=${RUST_TEST_THREADS:-2}
+threads=${RUST_TEST_THREADS:-3}
 if [ "$quick" ]; then
     # shellcheck disable=SC2046,SC2086
     RUST_TEST_THREADS=$threads $cargo test $crates --no-fail-fast "$@" $(row first) -- \
