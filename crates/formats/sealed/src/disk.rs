@@ -161,8 +161,6 @@ impl SealedDisk {
                     "restore it from a backup; without one, make it as long as it was, and the rest can be read",
                 ));
         }
-        // The map is read while the medium fetches the journal.
-        Journal::fetch(&*medium, g.journal, params.journal_len);
         let mut random = [0; 16];
         options.random.fill(&mut random);
         let mut journal =

@@ -33,9 +33,6 @@ pub(crate) const RETIRED_AREA: u64 = 2 * BLOCK_SIZE as u64;
 /// The most bytes of the journal that are reserved for a full medium; in a small journal, an
 /// eighth.
 const MAX_RESERVE: u64 = 16 << 20;
-/// Bytes of the journal that the medium is asked to fetch with one call: the system fetches little
-/// more for each.
-const FETCHED_AT_ONCE: u64 = 1 << 20;
 /// Unverifiable heads of later batches that are tolerated.
 const MAX_PLANTED_HEADS: u32 = 16;
 
@@ -120,13 +117,6 @@ impl Journal {
         }
         let first = RetiredRecord { count: 1, next_seq: 1, position: 0 };
         medium.write_at(start, &first.encode(&derive(master, "sealed ring retired", &[])))
-    }
-
-    /// Has the medium fetch all of the journal, which [`Journal::replay`] reads.
-    pub(crate) fn fetch(medium: &dyn Medium, start: u64, len: u64) {
-        for at in (0..len).step_by(FETCHED_AT_ONCE as usize) {
-            medium.will_read(start + at, FETCHED_AT_ONCE.min(len - at));
-        }
     }
 
     /// Opens the journal at its retired position. `random` must be fresh. With `rescue`, damage is

@@ -5,18 +5,16 @@ mod fixture;
 use fixture::{create, meta_at, open_with, options, params, status, write};
 use lacuna_contracts::{Disk, Error, Kind, Result, SEGMENT_BLOCKS};
 use lacuna_crypto::Cipher;
-use lacuna_medium::{Medium, MemoryMedium, ReadExtent};
+use lacuna_medium::{Medium, MemoryMedium};
 use lacuna_sealed::{OpenOptions, Params};
 use lacuna_sim::{InterceptedMedium, MediumInterceptor};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-/// A medium in memory that notes the ranges that it is to fetch, and the offsets of reads after
-/// that. It cannot be opened once more.
+/// A medium in memory that notes the ranges that it is to fetch. It cannot be opened once more.
 struct FetchingMedium {
     memory: MemoryMedium,
     fetched: Mutex<Vec<Range<u64>>>,
-    read: Mutex<Vec<u64>>,
 }
 
 impl MediumInterceptor for FetchingMedium {
@@ -30,12 +28,6 @@ impl MediumInterceptor for FetchingMedium {
 
     fn will_read(&self, offset: u64, len: u64) {
         self.fetched.lock().unwrap().push(offset..offset + len);
-        self.read.lock().unwrap().clear();
-    }
-
-    fn read(&self, batch: &mut [ReadExtent<'_>]) -> Result<()> {
-        self.read.lock().unwrap().extend(batch.iter().map(|extent| extent.offset));
-        self.memory.read(batch)
     }
 }
 
@@ -43,24 +35,9 @@ fn medium(params: &Params) -> Arc<InterceptedMedium<FetchingMedium>> {
     let medium = InterceptedMedium(FetchingMedium {
         memory: MemoryMedium::new(params.geometry().end()),
         fetched: Mutex::default(),
-        read: Mutex::default(),
     });
     create(&medium, params);
     Arc::new(medium)
-}
-
-/// An opening has the medium fetch all of the journal before it reads anything.
-#[test]
-fn the_journal_is_fetched_before_the_map_is_read() {
-    let params = params(Cipher::Gcm, 2 * SEGMENT_BLOCKS);
-    let (medium, g) = (medium(&params), params.geometry());
-    drop(open_with(medium.clone(), &params, options(1)).unwrap());
-    let fetched = std::mem::take(&mut *medium.0.fetched.lock().unwrap());
-    assert_eq!(fetched.first().map(|range| range.start), Some(g.journal));
-    assert_eq!(fetched.last().map(|range| range.end), Some(g.journal + params.journal_len));
-    assert!(fetched.windows(2).all(|pair| pair[0].end == pair[1].start), "{fetched:?}");
-    let read = medium.0.read.lock().unwrap();
-    assert!(read.contains(&g.journal) && read.contains(&g.map));
 }
 
 /// An opening after a crash has the medium fetch the metadata that the replayed blocks change.
