@@ -21,7 +21,7 @@ use lacuna_levels::{LevelMap, MapState, SlotEntry, corrupt};
 use rustc_hash::FxHashMap;
 use whole_stripes::WholeStripes;
 
-/// Summaries of level 0 that the medium fetches beside the one that is read. Each lies alone, so a
+/// Summaries of level 0 that the medium fetches beside the summary in use. Each lies alone, so a
 /// medium needs many requests at once to read them at its speed.
 const FETCHED_AHEAD: u64 = 64;
 
@@ -134,8 +134,8 @@ fn read_summaries_after(log: &Log, from: StripeSeq) -> Result<(Vec<SummaryRead>,
 /// The stripes from `first` to `last`, whose summaries the caller reads in this order for a level.
 /// The medium fetches those of level 0 ahead.
 ///
-/// Deniability contract: what is fetched follows from the public part of the log alone. Nothing is
-/// fetched for a hidden level, because its reads leave nothing in the system's cache.
+/// Deniability contract: the fetched summaries follow from the public part of the log alone.
+/// Nothing is fetched for a hidden level, because its reads leave nothing in the system's cache.
 fn fetching_summaries(
     log: &Log,
     level: u8,

@@ -220,7 +220,7 @@ fn a_flush_fails_while_its_owed_purge_is_refused() {
     assert_eq!(disk.purge_status().purges, 1, "nothing is owed any more");
 }
 
-/// The next process does not know what was sensitive, and so purges everything that was deleted.
+/// The next process does not know the sensitive blocks, and so purges everything that was deleted.
 #[test]
 fn an_owed_purge_outlives_the_process() {
     for kept in [false, true] {

@@ -41,7 +41,7 @@ impl Limits {
         let to_destage = (budget.get() / 8).min(params.journal_len / 4);
         let room = params.journal_len - RETIRED_AREA - Journal::reserve_of(params.journal_len);
         // If the checkpoint finds a full medium, the journal takes the writes of its own commit,
-        // and as many that were acknowledged meanwhile.
+        // and the same amount of writes that are acknowledged meanwhile.
         let max_used = if background { (room * 3 / 4).min(room.saturating_sub(2 * dirty)) } else { room / 2 };
         let journal_blocks = params.journal_len as usize / BLOCK_SIZE;
         let batch_blocks = (journal_blocks / 16).clamp(64, 512);

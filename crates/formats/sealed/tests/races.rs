@@ -397,7 +397,7 @@ fn a_flush_during_a_checkpoint_stays_in_the_journal() {
     assert_stamps(&disk, &[(0, 1), (1, 2), (400, 2), (1000, 3), (1001, 1)], "after reopening");
 }
 
-/// If the sync of a checkpoint fails, all writing ends, and the journal keeps what was flushed.
+/// If the sync of a checkpoint fails, all writing ends, and the journal keeps all flushed writes.
 #[test]
 fn a_failed_sync_of_a_checkpoint_ends_all_writing() {
     let (memory, _, disk) = TwoHandles::open(true);

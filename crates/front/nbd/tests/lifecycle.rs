@@ -64,7 +64,7 @@ fn only_its_own_socket_is_removed() {
     assert!(path.exists());
 }
 
-/// Clients wait at the socket for the server after the one that failed.
+/// Clients wait at the socket for the server that follows a failed one.
 #[test]
 fn a_server_that_never_ran_on_a_copy_of_a_socket_leaves_its_file() {
     let directory = tempfile::tempdir().unwrap();

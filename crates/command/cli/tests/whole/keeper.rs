@@ -187,7 +187,7 @@ fn a_keeper_waits_for_another_program_that_has_the_file() {
     serving.signal(Signal::CONT);
     let words = format!("its keeper (process {keeper}) starts it again as soon as it can: ");
     for verb in [&["status", "disk.img"][..], &["list"]] {
-        wait_until("that the keeper says for what it waits", || {
+        wait_until("that the keeper names the obstacle", || {
             let shown = scene.lacuna(verb).stdout;
             shown.contains(&words) && shown.contains("in use by another process")
         });

@@ -30,7 +30,7 @@ struct VoidedDisk {
     params: Params,
     medium: Arc<CrashMedium>,
     memory: KeptMemory,
-    /// What was acknowledged.
+    /// The content of the acknowledged writes.
     model: DiskModel,
 }
 
