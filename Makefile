@@ -60,9 +60,10 @@ all:
 packages:
 	scripts/ensure-packages.sh
 
+# The programs that the demonstration drives are installed beside the build.
 demo:
-	scripts/ensure-packages.sh demo
-	$(MAKE) all
+	scripts/ensure-packages.sh build
+	scripts/ensure-packages.sh demo & packages=$$!; $(MAKE) all; built=$$?; wait $$packages && exit $$built
 	scripts/demo.sh $(LACUNA)
 
 test: packages

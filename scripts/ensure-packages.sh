@@ -1,8 +1,10 @@
 #!/bin/sh
 # Makes sure that the programs are here which the tests drive, with the word `demo` those of the demonstration alone, with
-# the word `long` those of `make test-long` too: installs them through apt when root, and otherwise names what is missing. Fast when nothing is.
+# the word `build` those of the build alone, with the word `long` those of `make test-long` too: installs them through apt
+# when root, and otherwise names what is missing. Fast when nothing is.
 set -eu
 for_what=${1:-tests}
+case $for_what in build | demo) for_tests=no ;; *) for_tests=yes ;; esac
 
 missing=""
 # A program that is there and does not work counts as missing: nbdsh, say, of a Python without its module.
@@ -31,13 +33,15 @@ need() { # PACKAGE PROGRAM...
 }
 
 broken=""
-need qemu-utils qemu-img qemu-io
-need fuse3 fusermount3
-need e2fsprogs mke2fs mkfs.ext4
-need util-linux fstrim setsid blkid
-need mount losetup mount umount
-need diffutils diff cmp
-if [ "$for_what" != demo ]; then
+if [ "$for_what" != build ]; then
+    need qemu-utils qemu-img qemu-io
+    need fuse3 fusermount3
+    need e2fsprogs mke2fs mkfs.ext4
+    need util-linux fstrim setsid blkid
+    need mount losetup mount umount
+    need diffutils diff cmp
+fi
+if [ "$for_tests" = yes ]; then
     need libnbd-bin nbdinfo nbdcopy
     need nbdkit nbdkit
     need fio fio
@@ -65,7 +69,7 @@ want() { # PACKAGE FILE...
     wanted_packages="$wanted_packages $package"
 }
 
-if [ "$for_what" != demo ]; then
+if [ "$for_tests" = yes ]; then
     want btrfs-progs /usr/sbin/mkfs.btrfs
     want fuse2fs /usr/bin/fuse2fs
     want ceph-mon /usr/bin/ceph-mon
@@ -114,7 +118,7 @@ if [ -n "$missing" ]; then
         else
             echo "as root on a Debian system, this script installs them" >&2
         fi
-        [ "$for_what" = demo ] || echo "tests that need them will skip themselves" >&2
+        [ "$for_tests" = no ] || echo "tests that need them will skip themselves" >&2
         case "$missing" in
         *gcc* | *cmake* | *libc6-dev*)
             echo "nothing can be built without a C compiler and cmake" >&2
@@ -141,7 +145,7 @@ fi
 
 # The guest's kernel and tools are kept outside of the system. They take no root, only Debian.
 guest=$(dirname "$0")/ubi-guest.sh
-if [ "$for_what" != demo ]; then
+if [ "$for_tests" = yes ]; then
     case "$("$guest" missing)" in
     *"ubi-guest.sh get"*)
         echo "fetching a kernel for the tests on UBI volumes"
