@@ -27,6 +27,7 @@ mod command;
 mod comparing;
 mod flash;
 pub mod interrupt;
+mod kept_writes;
 pub mod machine;
 pub mod measuring;
 mod memory;
