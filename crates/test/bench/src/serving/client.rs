@@ -3,6 +3,7 @@
 //! the run.
 
 use crate::serving::job::{Direction, IoJob};
+use crate::serving::request_offsets::RequestOffsets;
 use lacuna_contracts::{Error, Kind, Result};
 use lacuna_sim::Rng;
 use std::io::{self, IoSlice, Read, Write};
@@ -28,27 +29,6 @@ const CONTENT_LEN: usize = 8 << 20;
 
 /// Time limit of a request; longer than a flush to a slow medium takes.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(300);
-
-/// The places of a job's requests; the same for all servers with the same seed.
-pub(crate) struct RequestOffsets {
-    rng: Rng,
-    next: u64,
-}
-
-impl RequestOffsets {
-    /// The places of a seed.
-    pub(crate) fn new(seed: u64) -> RequestOffsets {
-        RequestOffsets { rng: Rng::new(seed), next: 0 }
-    }
-
-    /// The next place on a disk of `disk` bytes, as an offset in bytes.
-    fn next(&mut self, job: IoJob, disk: u64) -> u64 {
-        let places = (disk / u64::from(job.size)).max(1);
-        let place = if job.random { self.rng.below(places) } else { self.next % places };
-        self.next += 1;
-        place * u64::from(job.size)
-    }
-}
 
 /// A connection to one export.
 pub(crate) struct LoadClient {

@@ -4,6 +4,7 @@ pub(crate) mod client;
 pub(crate) mod grid;
 pub(crate) mod job;
 pub(crate) mod processor_ratios;
+pub(crate) mod request_offsets;
 pub(crate) mod rounds;
 pub mod scale;
 pub(crate) mod server;

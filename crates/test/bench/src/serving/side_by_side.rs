@@ -5,8 +5,9 @@
 use crate::measuring::pin;
 use crate::measuring::processor::ProcessorClocks;
 use crate::measuring::samples::Samples;
-use crate::serving::client::{LoadClient, RequestOffsets};
+use crate::serving::client::LoadClient;
 use crate::serving::job::IoJob;
+use crate::serving::request_offsets::RequestOffsets;
 use crate::serving::server::RunningServer;
 use crate::serving::turn::Task;
 use crate::workspace::Workspace;

@@ -3,8 +3,9 @@
 use crate::measuring::counters::{KernelCounts, TracedCount};
 use crate::measuring::processor::{ProcessorClocks, ProcessorTime};
 use crate::measuring::samples::Samples;
-use crate::serving::client::{LoadClient, RequestOffsets};
+use crate::serving::client::LoadClient;
 use crate::serving::job::{CacheState, Direction, IoJob};
+use crate::serving::request_offsets::RequestOffsets;
 use crate::serving::server::RunningServer;
 use crate::serving::stop_cost::{StopCost, StopCosts};
 use crate::workspace::Workspace;
