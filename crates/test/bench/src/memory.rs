@@ -109,8 +109,7 @@ fn load(
 ) -> Result<f64> {
     let disk = subject.served_bytes(SIZE)?;
     let (job, requests) = (IoJob::of_size(direction, 4096), work.scale.requests);
-    let load = Task { job, disk, requests, export: "", cover_export: None, seed };
-    let (answered, _) = load.perform(server)?;
+    let (answered, _) = Task::alone(job, disk, requests, seed).perform(server)?;
     Ok(requests as f64 / answered.as_secs_f64())
 }
 

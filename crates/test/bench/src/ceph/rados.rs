@@ -156,7 +156,7 @@ impl<'w> Images<'w> {
         let disk = self.work.scale.image;
         let most = if self.work.scale.quick { u64::from(job.depth) } else { MOST_REQUESTS };
         let requests = (MOST_BYTES.min(disk) / u64::from(job.size)).clamp(1, most);
-        Task { job, disk, requests, export: "", cover_export: None, seed }
+        Task::alone(job, disk, requests, seed)
     }
 
     fn fill(&self, image: CephImage, server: &RunningServer<'_>) -> Result<()> {

@@ -11,6 +11,7 @@ use crate::measuring::samples::Samples;
 use crate::nbd::disks::{MAIN, SYNCED};
 use crate::pages::table::Table;
 use crate::serving::job::{Direction, IoJob};
+use crate::serving::request_offsets::WritePosition;
 use crate::serving::scale::Scale;
 use crate::serving::server::RunningServer;
 use crate::serving::side_by_side::{JobTime, SliceSession};
@@ -98,14 +99,18 @@ pub(crate) fn compare(
     for &(name, subject) in subjects {
         let mut by_job = vec![Sessions::default(); JOBS.len()];
         let mut all = Sessions::default();
+        let mut position = WritePosition::default();
         for session in 0..sessions {
             sides[0]
                 .work
                 .report_progress(&format!("compare: {name}, session {} of {sessions}", session + 1))?;
             if session % SESSIONS_OF_A_DISK == 0 {
                 make_disks(&sides, subject, session / SESSIONS_OF_A_DISK)?;
+                position = WritePosition::default();
             }
-            let ratios = run_session(&sides, subject, u64::from(session), slices)?;
+            let session =
+                SliceSession { jobs: &JOBS, slices, disk: DISK, number: session.into(), position: &position };
+            let ratios = run_session(&sides, subject, session)?;
             ratios.iter().zip(&mut by_job).for_each(|(ratio, sessions)| sessions.push(*ratio));
             all.push([0, 1].map(|kind| geometric_mean(ratios.iter().map(|pair| pair[kind]))));
         }
@@ -158,9 +163,7 @@ impl ComparedProgram {
         subject.create(&self.work, DISK)?;
         let server = self.start(subject)?;
         let job = IoJob::of_size(Direction::Write, 1 << 20);
-        let work =
-            Task { job, disk: DISK, requests: job.requests(DISK), export: "", cover_export: None, seed: 0 };
-        work.perform(&server)?;
+        Task::alone(job, DISK, job.requests(DISK), 0).perform(&server)?;
         server.stop()?;
         self.work.write_back()
     }
@@ -171,14 +174,12 @@ impl ComparedProgram {
 fn run_session(
     sides: &[ComparedProgram; 2],
     subject: Subject,
-    number: u64,
-    slices: u64,
+    session: SliceSession<'_>,
 ) -> Result<Vec<[f64; 2]>> {
     // Each side is started first in half of the sessions.
-    let first = (number % 2) as usize;
+    let first = (session.number % 2) as usize;
     let mut servers = [(first, sides[first].start(subject)?), (1 - first, sides[1 - first].start(subject)?)];
     servers.sort_by_key(|(side, _)| *side);
-    let session = SliceSession { jobs: &JOBS, slices, disk: DISK, number };
     let spent = session.run(&sides[0].work, &servers.each_ref().map(|(_, server)| server))?;
     for (_, server) in servers {
         server.stop()?;

@@ -6,6 +6,7 @@ use crate::measuring::samples::Samples;
 use crate::measuring::section_results::StableFigure;
 use crate::pages::table::{Table, figure, head};
 use crate::serving::job::{Direction, IoJob};
+use crate::serving::request_offsets::WritePosition;
 use crate::serving::server::RunningServer;
 use crate::serving::side_by_side::SliceSession;
 use crate::serving::subject::Subject;
@@ -44,11 +45,13 @@ impl SideBySide<'_> {
             fill(work, *subject, disk)?;
         }
         let (sessions, slices) = if work.scale.quick { (1, 2) } else { (SESSIONS, SLICES) };
+        let position = WritePosition::default();
         let mut ratios = ProcessorRatios { base: self.subjects.first().copied(), cells: Vec::new() };
         for number in 0..sessions {
             let about = format!("{}: session {} of {sessions} on one processor", self.section, number + 1);
             work.report_progress(&about)?;
-            let session = SliceSession { jobs: self.jobs, slices, disk, number: number.into() };
+            let (jobs, number) = (self.jobs, number.into());
+            let session = SliceSession { jobs, slices, disk, number, position: &position };
             self.run_session(work, session, &mut ratios)?;
         }
         for subject in self.subjects {
@@ -87,7 +90,7 @@ fn fill(work: &Workspace, subject: Subject, disk: u64) -> Result<()> {
     let server = start(work, subject, 0)?;
     let job = IoJob::of_size(Direction::Write, 1 << 20);
     let requests = disk / u64::from(job.size);
-    let task = Task { job, disk, requests, export: "", cover_export: None, seed: 0 };
+    let task = Task::alone(job, disk, requests, 0);
     task.perform(&server).map_err(|e| e.context(subject.name()))?;
     server.stop()?;
     work.write_back()

@@ -5,6 +5,7 @@
 use crate::measuring::counters;
 use crate::serving::grid::Grid;
 use crate::serving::job::{CacheState, Direction, IoJob};
+use crate::serving::request_offsets::WritePositions;
 use crate::serving::server::RunningServer;
 use crate::serving::subject::Subject;
 use crate::serving::turn::Task;
@@ -12,6 +13,7 @@ use crate::workspace::Workspace;
 use lacuna_contracts::{Error, Result};
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -32,16 +34,27 @@ pub(crate) struct Rounds<'w> {
     /// Divisor of the requests of a turn.
     pub requests_divisor: u64,
     entries: Vec<(Subject, Vec<IoJob>)>,
+    /// The places where the sequential writes to each disk go on from turn to turn.
+    positions: HashMap<Subject, WritePositions>,
 }
 
 impl<'w> Rounds<'w> {
     /// Rounds on disks of the scale's size that are filled once.
     pub(crate) fn new(work: &'w Workspace, section: &'static str) -> Self {
-        Rounds { work, section, size: work.scale.disk, fills: 1, requests_divisor: 1, entries: Vec::new() }
+        Rounds {
+            work,
+            section,
+            size: work.scale.disk,
+            fills: 1,
+            requests_divisor: 1,
+            entries: Vec::new(),
+            positions: HashMap::new(),
+        }
     }
 
     /// Adds a subject with its jobs, or jobs to a known subject.
     pub(crate) fn add(&mut self, subject: Subject, jobs: &[IoJob]) {
+        self.positions.entry(subject).or_default();
         match self.entries.iter_mut().find(|(known, _)| *known == subject) {
             Some((_, known)) => known.extend(jobs),
             None => self.entries.push((subject, jobs.to_vec())),
@@ -117,19 +130,20 @@ impl<'w> Rounds<'w> {
     }
 
     /// The task of a job. A job that writes to a hidden level has equal writes to level 0 beside
-    /// it, until all hidden writes are done.
-    fn task_for(&self, subject: Subject, job: IoJob, seed: u64) -> Task<'static> {
+    /// it, until all hidden writes are done. Sequential writes go on where the last ones ended.
+    fn task_for(&self, subject: Subject, job: IoJob, seed: u64) -> Task<'_> {
         let hidden = subject.has_hidden_level();
         let export = if hidden { HIDDEN } else { PUBLIC };
         let beside = (hidden && job.direction == Direction::Write).then_some(PUBLIC);
         let requests = (job.requests(self.size) / self.requests_divisor).max(job.depth.into());
-        Task { job, disk: self.size, requests, export, cover_export: beside, seed }
+        let positions = self.positions.get(&subject);
+        Task { job, disk: self.size, requests, export, cover_export: beside, seed, positions }
     }
 
     /// The smallest task that makes a session one with writes.
     fn one_write(&self) -> Task<'static> {
         let job = IoJob { depth: 1, ..IoJob::of_size(Direction::Write, 4096) };
-        Task { job, disk: self.size, requests: 1, export: PUBLIC, cover_export: None, seed: 0 }
+        Task::alone(job, self.size, 1, 0)
     }
 
     /// All subjects with a job that writes.

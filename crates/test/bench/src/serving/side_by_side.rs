@@ -7,7 +7,7 @@ use crate::measuring::processor::ProcessorClocks;
 use crate::measuring::samples::Samples;
 use crate::serving::client::LoadClient;
 use crate::serving::job::IoJob;
-use crate::serving::request_offsets::RequestOffsets;
+use crate::serving::request_offsets::{RequestOffsets, WritePosition};
 use crate::serving::server::RunningServer;
 use crate::serving::turn::Task;
 use crate::workspace::Workspace;
@@ -22,8 +22,12 @@ pub(crate) struct SliceSession<'a> {
     pub slices: u64,
     /// Bytes of each disk.
     pub disk: u64,
-    /// Number of the session: it determines the places, and the order of the servers.
+    /// Number of the session: it determines the places of random requests, and the order of the
+    /// servers.
     pub number: u64,
+    /// The place where sequential writes go on, from session to session with the same disks. All
+    /// servers do the same jobs.
+    pub position: &'a WritePosition,
 }
 
 /// Processor time of one server for one job, in seconds.
@@ -47,7 +51,8 @@ impl SliceSession<'_> {
         let mut all = Vec::new();
         for (nth, job) in self.jobs.iter().enumerate() {
             let seed = self.number * self.jobs.len() as u64 + nth as u64;
-            let mut places: Vec<RequestOffsets> = servers.iter().map(|_| RequestOffsets::new(seed)).collect();
+            let mut places: Vec<RequestOffsets> =
+                servers.iter().map(|_| self.position.offsets(*job, seed)).collect();
             for _ in 0..self.slices {
                 // Slices of the other servers lie between two slices of a server, so all servers
                 // have the same time for deferred work.
@@ -56,6 +61,7 @@ impl SliceSession<'_> {
                     runners[*at].run_slice(*job, self.disk, &mut places[*at])?;
                 }
             }
+            self.position.move_to_end(*job, &places[0]);
             all.push(runners.iter_mut().map(Runner::finish_job).collect::<Result<_>>()?);
             work.write_back()?;
         }
@@ -71,8 +77,7 @@ impl SliceSession<'_> {
         servers: &[&RunningServer<'_>],
         order: &[usize],
     ) -> Result<Vec<Runner>> {
-        let warm =
-            Task { job: self.jobs[0], disk: self.disk, requests: 0, export: "", cover_export: None, seed: 0 };
+        let warm = Task::alone(self.jobs[0], self.disk, 0, 0);
         order.iter().try_for_each(|at| warm.prepare(work, servers[*at]))?;
         servers.iter().map(|server| Runner::of(server)).collect()
     }

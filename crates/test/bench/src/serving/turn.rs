@@ -5,7 +5,7 @@ use crate::measuring::processor::{ProcessorClocks, ProcessorTime};
 use crate::measuring::samples::Samples;
 use crate::serving::client::LoadClient;
 use crate::serving::job::{CacheState, Direction, IoJob};
-use crate::serving::request_offsets::RequestOffsets;
+use crate::serving::request_offsets::{RequestOffsets, WritePosition, WritePositions};
 use crate::serving::server::RunningServer;
 use crate::serving::stop_cost::{StopCost, StopCosts};
 use crate::workspace::Workspace;
@@ -60,6 +60,16 @@ pub(crate) struct Task<'a> {
     pub cover_export: Option<&'a str>,
     /// Seed of the places; the same for all servers.
     pub seed: u64,
+    /// The places where sequential writes go on; without them, each job begins at the start of the
+    /// disk.
+    pub positions: Option<&'a WritePositions>,
+}
+
+impl Task<'static> {
+    /// A job on the export of a disk that has only one, from the start of the disk.
+    pub(crate) fn alone(job: IoJob, disk: u64, requests: u64, seed: u64) -> Task<'static> {
+        Task { job, disk, requests, export: "", cover_export: None, seed, positions: None }
+    }
 }
 
 impl Task<'_> {
@@ -104,7 +114,8 @@ impl Task<'_> {
         mut replied: impl FnMut(Duration),
         mut sliced: impl FnMut(u64) -> Result<()>,
     ) -> Result<(Duration, Duration)> {
-        let mut places = RequestOffsets::new(self.seed);
+        let position = self.positions.map(|positions| &positions.job);
+        let mut places = self.places_from(position);
         let (mut answered, mut left) = (Duration::ZERO, self.requests);
         while left > 0 {
             let count = slice.min(left);
@@ -114,6 +125,7 @@ impl Task<'_> {
             left -= count;
             sliced(count)?;
         }
+        self.move_to_end(position, &places);
         let begin = Instant::now();
         if self.job.direction == Direction::Write {
             client.flush()?;
@@ -123,11 +135,27 @@ impl Task<'_> {
 
     fn write_cover(&self, server: &RunningServer<'_>, export: &str, is_running: &AtomicBool) -> Result<()> {
         let mut client = LoadClient::connect(server.socket(), export)?;
-        let mut places = RequestOffsets::new(self.seed);
+        let position = self.positions.map(|positions| &positions.cover);
+        let mut places = self.places_from(position);
         while is_running.load(Ordering::Relaxed) {
             client.perform(self.job, self.disk, &mut places, u64::from(self.job.depth), drop)?;
         }
+        self.move_to_end(position, &places);
         Ok(())
+    }
+
+    /// The places of the requests, which go on from a position if there is one.
+    fn places_from(&self, position: Option<&WritePosition>) -> RequestOffsets {
+        match position {
+            Some(position) => position.offsets(self.job, self.seed),
+            None => RequestOffsets::new(self.seed),
+        }
+    }
+
+    fn move_to_end(&self, position: Option<&WritePosition>, places: &RequestOffsets) {
+        if let Some(position) = position {
+            position.move_to_end(self.job, places);
+        }
     }
 
     /// Reads the whole export once.
