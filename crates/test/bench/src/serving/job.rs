@@ -99,6 +99,14 @@ impl IoJob {
         };
         most.min(2 * once).max(u64::from(self.depth))
     }
+
+    /// The number divided by `divisor`. Sequential writes still cover the whole disk: a turn that
+    /// rewrote a part of a full log would leave it in another state than it found it.
+    pub(crate) fn requests_of_turn(&self, disk: u64, divisor: u64) -> u64 {
+        let is_sequential_write = !self.random && self.direction == Direction::Write;
+        let least = if is_sequential_write { disk / u64::from(self.size) } else { u64::from(self.depth) };
+        (self.requests(disk) / divisor).max(least)
+    }
 }
 
 /// Bytes of a request, formatted for display: `4 KiB`, `1 MiB`.
@@ -130,5 +138,15 @@ mod tests {
         assert_eq!(IoJob { caches: CacheState::Cold, ..job }.requests(512 << 20), 512);
         assert_eq!(IoJob::of_size(Direction::Read, 4096).requests(512 << 20), 16_384);
         assert_eq!(IoJob::of_size(Direction::Read, 4096).requests(16 << 20), 8192);
+    }
+
+    #[test]
+    fn sequential_writes_cover_the_disk_in_shorter_turns_too() {
+        let job = IoJob::of_size(Direction::Write, 1 << 20);
+        let requests = |job: IoJob| job.requests_of_turn(128 << 20, 4);
+        assert_eq!((requests(job), job.requests_of_turn(128 << 20, 1)), (128, 256));
+        assert_eq!(requests(IoJob { direction: Direction::Read, ..job }), 64);
+        assert_eq!(requests(IoJob::of_size(Direction::Write, 4096)), 4096);
+        assert_eq!(IoJob::of_size(Direction::Read, 1 << 20).requests_of_turn(16 << 20, 4), 8);
     }
 }

@@ -31,7 +31,7 @@ pub(crate) struct Rounds<'w> {
     size: u64,
     /// Number of times that each disk is filled before the measurements.
     pub fills: u32,
-    /// Divisor of the requests of a turn.
+    /// Divisor of the requests of a turn; sequential writes cover the disk in any case.
     pub requests_divisor: u64,
     entries: Vec<(Subject, Vec<IoJob>)>,
     /// The places where the sequential writes to each disk go on from turn to turn.
@@ -152,7 +152,7 @@ impl<'w> Rounds<'w> {
         let hidden = subject.has_hidden_level();
         let export = if hidden { HIDDEN } else { PUBLIC };
         let beside = (hidden && job.direction == Direction::Write).then_some(PUBLIC);
-        let requests = (job.requests(self.size) / self.requests_divisor).max(job.depth.into());
+        let requests = job.requests_of_turn(self.size, self.requests_divisor);
         let positions = self.positions.get(&subject);
         Task { job, disk: self.size, requests, export, cover_export: beside, seed, positions }
     }
