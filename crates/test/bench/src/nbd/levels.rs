@@ -227,7 +227,14 @@ fn method(scale: &Scale) -> String {
     format!(
         "### Method for levels\n\n\
 - The method is that for [servers](#method-for-servers), with disks of {disk} MiB in files beside each \
-other. Each disk is filled twice from end to end; a turn has a quarter of the requests.\n\
+other. Each disk is filled twice from end to end. A turn has a quarter of the requests, but sequential \
+writes go over the whole disk, once.\n\
+- *One state*: each close writes cover of an eighth of the log, and a fifth of the room of a full level is \
+spare. With one close in each pass over the disk, a log that was written in order stays in order, and every \
+turn finds it as the turn before did. The last line of the history that was measured in another way is of \
+2026-11-28 (ca66365). In the lines up to it, sequential writes went to the first half of the disk again and \
+again, and a second close came before each turn. Their processor times and speeds include much carrying of \
+the other half. The bytes on the medium were counted before that began, so the two were not of one state.\n\
 - *full*: the data fills level 0, with a spare factor of 0.2; for sequential writes and all reads. *worn*: \
 the same, for random writes alone. *half*: level 0 is twice as large as the data. *paper*: a stripe has one \
 public and one hidden block (`--geometry paper`). *hidden*: the hidden level of a disk with two levels, also \

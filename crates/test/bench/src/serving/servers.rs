@@ -136,7 +136,8 @@ that deferred work has the same weight for all.\n\
 - *Rounds*: each job goes to one server after another, in {rounds} rounds; every other round reverses the \
 order of the servers. A server starts for its turn and ends after it. Then the file system is synced, so \
 that no server pays for the dirty pages of another. The addresses of random requests differ between rounds \
-and are the same for all servers.\n\
+and are the same for all servers. Sequential writes go on where the last ones to that disk ended, and begin \
+anew at its end; sequential reads begin at its start.\n\
 - *Caches*: *warm* is the default: the whole disk was read once through the server. *Just started*: the page \
 cache held the disk's file when the server started. lacuna keeps the cached pages of a sealed disk in a file \
 if the last server closed it without an error, and drops those of other disks; the peers keep them. *Cold*: \
@@ -154,12 +155,14 @@ Work that falls into few rounds, each time at another point, does not show; the 
 *background* is the time of the threads behind the requests (journal, stripes, maps), and all time from the \
 last answer to the end of the server, without the time that the end of any session takes. Peers have no such \
 threads; their background is only the time after the last answer.\n\
-- *The end of a session* is measured in separate sessions, one in each round and one with counts. Such a \
-session makes one write of 4 KiB and a flush; the measurement goes from the signal to the end of the server. \
-The figures of jobs leave this work out. Disks with levels write the same cover at each close \
-(`docs/levels.md`), so with it a figure for each byte would grow as the job gets shorter.\n\
-- The *counts of the kernel* come from one more round with `bpftrace`, which is not timed. The kernel counts \
-a job that reads until its last answer, and any other job until the server has ended, without the end of a \
+- *The end of a session* is measured in separate sessions after the last round, {ends} of each server and \
+one with counts. Such a session begins with warm caches, as a job does, and makes one write of 4 KiB and a \
+flush; the measurement goes from the signal to the end of the server. The figures of jobs leave this work \
+out. Disks with levels write the same cover at each close (`docs/levels.md`), so with it a figure for each \
+byte would grow as the job gets shorter.\n\
+- The *counts of the kernel* come from one more round with `bpftrace`, which is not timed. It is in the \
+middle of the other rounds, where the disks are in the same state as for the times. The kernel counts a job \
+that reads until its last answer, and any other job until the server has ended, without the end of a \
 session. It counts system calls, the bytes that they move, switches of threads, and copies of 512 bytes and \
 more by the copy function of the C library. *Bytes copied* are the bytes that cross between kernel and \
 server plus the bytes copied inside the server. The medium is the disk's file.\n\
@@ -169,5 +172,6 @@ sectors of 512 bytes. lacuna runs with its defaults and the named cipher. LUKS a
 information.\n",
         disk = scale.disk >> 20,
         rounds = scale.rounds,
+        ends = scale.rounds.div_ceil(2),
     )
 }
