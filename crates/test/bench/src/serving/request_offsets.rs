@@ -32,8 +32,8 @@ impl RequestOffsets {
 }
 
 /// The place where the sequential writes to an export go on: the end of the last job with such
-/// writes. If each job began at the start of the disk, a log would get the same first part again and
-/// again, and would have to carry the rest.
+/// writes. If each job began at the start of the disk, a log would get the same first part again
+/// and again, and would have to carry the rest.
 #[derive(Debug, Default)]
 pub(crate) struct WritePosition(AtomicU64);
 

@@ -124,8 +124,8 @@ impl<'w> Rounds<'w> {
     }
 
     /// Counts and measures the ends of sessions, after all turns. A disk with levels writes cover
-    /// at each close, an eighth of its log. With a second close between two jobs, the head of a full
-    /// log would pass the spare room and stand in the middle of live blocks.
+    /// at each close, an eighth of its log. With a second close between two jobs, the head of a
+    /// full log would pass the spare room and stand in the middle of live blocks.
     fn measure_stops(&self, is_counting: bool, grid: &mut Grid) -> Result<()> {
         self.work.report_progress(&format!("{}: ends of sessions", self.section))?;
         if is_counting {
