@@ -8,7 +8,7 @@ use crate::pages::table::{Table, figure, head};
 use crate::serving::job::{Direction, IoJob};
 use crate::serving::request_offsets::WritePosition;
 use crate::serving::server::RunningServer;
-use crate::serving::side_by_side::SliceSession;
+use crate::serving::side_by_side::{JobTime, SliceSession};
 use crate::serving::subject::Subject;
 use crate::serving::turn::Task;
 use crate::workspace::Workspace;
@@ -77,8 +77,14 @@ impl SideBySide<'_> {
         let spent = session.run(work, &servers.iter().collect::<Vec<_>>())?;
         servers.into_iter().try_for_each(|server| server.stop().map(drop))?;
         for (job, of_job) in session.jobs.iter().zip(spent) {
+            let cost = |spent: &JobTime| match job.direction {
+                // A server commits now and then: any quantile depends on the number of slices with
+                // a commit in them.
+                Direction::Write => spent.sum,
+                Direction::Read => spent.quartile,
+            };
             for (subject, spent) in self.subjects.iter().zip(&of_job).skip(1) {
-                ratios.push(*subject, *job, spent.quartile / of_job[0].quartile);
+                ratios.push(*subject, *job, cost(spent) / cost(&of_job[0]));
             }
         }
         Ok(())
