@@ -128,7 +128,7 @@ impl DiskFolder {
         self.opened_subfolders.fetch_add(1, Ordering::AcqRel);
         let opened = Arc::new(opened);
         let mut known = self.subfolders.lock();
-        if known.len() >= share_of_descriptors(OPEN_SUBFOLDERS) {
+        if known.len() >= share_of_descriptors(descriptor_limit(), OPEN_SUBFOLDERS) {
             known.clear();
         }
         known.insert(name.to_owned(), opened.clone());
@@ -180,10 +180,19 @@ impl DiskFolder {
     }
 }
 
-/// How many descriptors may be cached: a quarter of the process limit, at most `most`.
-fn share_of_descriptors(most: usize) -> usize {
-    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    usize::try_from(limit / 4).unwrap_or(most).clamp(4, most)
+/// The descriptors that a process needs beside those of a folder: sockets, devices, superblocks
+/// and journals, and the pipes of programs that mount and unmount.
+const OTHER_DESCRIPTORS: u64 = 32;
+
+/// How many descriptors may be cached at this limit of the process: a quarter of what is left
+/// beside [`OTHER_DESCRIPTORS`], at most `most`.
+fn share_of_descriptors(limit: u64, most: usize) -> usize {
+    usize::try_from(limit.saturating_sub(OTHER_DESCRIPTORS) / 4).unwrap_or(most).clamp(4, most)
+}
+
+/// The limit of open files of this process.
+fn descriptor_limit() -> u64 {
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
 /// If the process has no descriptors left, adds the limit to the error.
@@ -327,7 +336,7 @@ impl Folder for DiskFolder {
     }
 
     fn open_files(&self) -> usize {
-        share_of_descriptors(OPEN_FILES)
+        share_of_descriptors(descriptor_limit(), OPEN_FILES)
     }
 
     fn read_only(&self) -> bool {

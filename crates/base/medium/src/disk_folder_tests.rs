@@ -150,6 +150,14 @@ fn interrupted_calls_are_repeated_and_cached_descriptors_are_closed_when_none_ar
     assert!(error.to_string().contains("RLIMIT_NOFILE"), "{error}");
 }
 
+/// Both caches and a program that is started fit into a small limit.
+#[test]
+fn cached_descriptors_leave_room_for_all_others() {
+    for (limit, share) in [(0, 4), (32, 4), (64, 8), (1024, 248), (4096, 256), (u64::MAX, 256)] {
+        assert_eq!(share_of_descriptors(limit, OPEN_FILES), share, "{limit}");
+    }
+}
+
 #[test]
 fn a_file_reports_its_maximum_length() {
     let (_home, folder) = folder();
