@@ -370,12 +370,28 @@ impl Drop for Serving {
     }
 }
 
-/// Sends a signal to the process with this number.
+/// Sends a signal to the process with this number. Returns after STOP when all its threads have
+/// stopped: until one thread has taken the signal, the others go on and answer requests.
 #[track_caller]
 #[allow(clippy::needless_pass_by_value)]
 pub(crate) fn send(signal: Signal, process: impl ToString) {
     let pid = process.to_string().trim().parse().ok().and_then(Pid::from_raw).unwrap();
     kill_process(pid, signal).unwrap();
+    if signal == Signal::STOP {
+        wait_until("the stop of all threads", || has_no_running_thread(pid));
+    }
+}
+
+/// Whether no thread of the process runs or sleeps: all have stopped, ended, or wait in the kernel
+/// for a device.
+fn has_no_running_thread(process: Pid) -> bool {
+    let Ok(threads) = fs::read_dir(format!("/proc/{process}/task")) else { return true };
+    threads.flatten().all(|thread| {
+        let about = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        // The state follows the name of the program, which is in parentheses.
+        let state = about.rsplit_once(')').map_or("", |(_, rest)| rest.trim_start());
+        !state.starts_with(['R', 'S'])
+    })
 }
 
 /// Mount points that are closed when a test ends, also when it fails.
