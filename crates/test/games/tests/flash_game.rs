@@ -2,8 +2,8 @@
 //! including superseded pages, at times of its choice, and in the end gets every passphrase. It
 //! searches for blocks that did not live in any epoch with a snapshot.
 //!
-//! `LACUNA_GAMES` sets the games (default 1000, a third of them on flash that goes bad),
-//! `LACUNA_SEED` the first seed (default 0).
+//! `LACUNA_GAMES` sets the games on flash without faults (default 1000). A third of that number of
+//! games follows, on flash with blocks that go bad. `LACUNA_SEED` sets the first seed (default 0).
 
 #[path = "../../../formats/flash/tests/fixture/adversary.rs"]
 mod adversary;
