@@ -13,8 +13,9 @@
 //!   segment*: a second, free slot of its segment. When the copy-on-write segment is whole and
 //!   synced, a 48-byte record in the journal makes it the slot. Streamed data is written once, and
 //!   never over its last durable version.
-//! - **Recovery.** Opening a disk replays the journal: the last entry for each block wins, then the
-//!   journal is retired.
+//! - **Recovery.** Opening a disk replays the journal: the last entry for each block wins. These
+//!   entries are destaged before the disk is in use. The journal is retired then too; with
+//!   background threads it is retired later, before the first commit.
 //!
 //! The parts, each calling only parts below it:
 //!
