@@ -1,7 +1,7 @@
 //! The formats of this build and their table. Each format has a file with its
 //! [`Format`](crate::format::Format), its [`Params`](crate::format::Params) and its open disk; the
 //! open disk of `sealed` is in `sealed_disk`, formats with levels share `levels`, and formats that
-//! keep acknowledged writes share `kept_memory`.
+//! keep acknowledged writes share `opening::kept_memory`.
 
 pub(crate) mod deniable;
 pub(crate) mod flash;
