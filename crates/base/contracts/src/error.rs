@@ -56,8 +56,8 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The nearest system error number, for NBD and FUSE replies. [`Error::io`] maps the same
-    /// numbers to kinds; keep both in step.
+    /// The nearest system error number, for replies through FUSE; NBD has fewer numbers, and maps
+    /// kinds itself. [`Error::io`] maps the same numbers to kinds; keep both in step.
     pub fn errno(self) -> i32 {
         match self {
             Kind::Usage => libc::EINVAL,
