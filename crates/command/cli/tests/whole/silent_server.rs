@@ -2,11 +2,14 @@
 //! not depend on the number of mounted levels, and so neither does the time of the close.
 
 use crate::closing::slow;
-use crate::harness::{CloseOnDrop, Scene, Signal, can_mount, is_program_available, send, skip_unless};
-use std::fs;
-use std::os::unix::net::UnixListener;
+use crate::harness::{
+    CloseOnDrop, RunOutput, Scene, Signal, can_mount, is_program_available, send, skip_unless,
+};
+use rustix::net::sockopt::socket_peercred;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
-use std::thread;
+use std::process::Stdio;
+use std::{fs, iter, thread};
 
 /// The stopped server of `disk.img`, with sockets of the test in place of its own, which take
 /// clients and answer none.
@@ -30,14 +33,15 @@ impl SilentServer {
         SilentServer { process, sockets }
     }
 
-    /// The number of clients since the last call. A client stays in the backlog after it has gone.
-    fn count_clients(&self) -> usize {
+    /// The number of times that the process `command` has asked since the last call. Commands of
+    /// other tests may ask too. A client stays in the backlog after it has gone.
+    fn count_clients(&self, command: u32) -> usize {
+        let is_of_command = |client: &UnixStream| {
+            socket_peercred(client).unwrap().pid.as_raw_nonzero().get().cast_unsigned() == command
+        };
         let of_socket = |listener: &UnixListener| {
-            let mut clients = 0;
-            while listener.accept().is_ok() {
-                clients += 1;
-            }
-            clients
+            let clients = iter::from_fn(|| listener.accept().ok());
+            clients.filter(|(client, _)| is_of_command(client)).count()
         };
         self.sockets.iter().map(|(_, listener)| of_socket(listener)).sum()
     }
@@ -63,9 +67,12 @@ fn close_silent(levels: &[&str]) -> Vec<(usize, String)> {
     assert_eq!(server.sockets.len(), levels.len());
     let dir = scene.path("").canonicalize().unwrap();
     let close = |args: &[&str]| {
-        let log = scene.lacuna(args).code(20).stderr;
+        let mut command = scene.command(args);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let process = child.id();
+        let log = RunOutput::from(child.wait_with_output().unwrap()).code(20).stderr;
         let log = log.replace(&server.process, "PID").replace(dir.to_str().unwrap(), "DIR");
-        (server.count_clients(), log)
+        (server.count_clients(process), log)
     };
     let asked = vec![close(&["close", "disk.img"]), close(&["close", "--deleted", "disk.img"])];
     drop(server);
