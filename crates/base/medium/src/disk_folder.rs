@@ -184,8 +184,8 @@ impl DiskFolder {
 /// and journals, and the pipes of programs that mount and unmount.
 const OTHER_DESCRIPTORS: u64 = 32;
 
-/// How many descriptors may be cached at this limit of the process: a quarter of what is left
-/// beside [`OTHER_DESCRIPTORS`], at most `most`.
+/// The number of descriptors that may be cached at this limit of the process: a quarter of the
+/// rest beside [`OTHER_DESCRIPTORS`], at most `most`.
 fn share_of_descriptors(limit: u64, most: usize) -> usize {
     usize::try_from(limit.saturating_sub(OTHER_DESCRIPTORS) / 4).unwrap_or(most).clamp(4, most)
 }

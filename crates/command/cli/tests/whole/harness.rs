@@ -7,7 +7,7 @@ use rustix::process::{Pid, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{OptionalActions, Termios, Winsize, tcgetattr, tcsetattr, tcsetwinsize};
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
@@ -385,13 +385,20 @@ pub(crate) fn send(signal: Signal, process: impl ToString) {
 /// Whether no thread of the process runs or sleeps: all have stopped, ended, or wait in the kernel
 /// for a device.
 fn has_no_running_thread(process: Pid) -> bool {
-    let Ok(threads) = fs::read_dir(format!("/proc/{process}/task")) else { return true };
-    threads.flatten().all(|thread| {
-        let about = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+    // A thread that ends meanwhile takes its files along.
+    let is_gone = |error: &io::Error| {
+        error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
+    };
+    let state_of = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("stat"));
+    let is_running = |thread: io::Result<fs::DirEntry>| match thread.and_then(state_of) {
+        Err(e) if is_gone(&e) => false,
         // The state follows the name of the program, which is in parentheses.
-        let state = about.rsplit_once(')').map_or("", |(_, rest)| rest.trim_start());
-        !state.starts_with(['R', 'S'])
-    })
+        about => about.unwrap().rsplit_once(')').unwrap().1.trim_start().starts_with(['R', 'S']),
+    };
+    match fs::read_dir(format!("/proc/{process}/task")) {
+        Err(e) if is_gone(&e) => true,
+        threads => !threads.unwrap().any(is_running),
+    }
 }
 
 /// Mount points that are closed when a test ends, also when it fails.

@@ -9,7 +9,7 @@ use rustix::net::sockopt::socket_peercred;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::process::Stdio;
-use std::{fs, iter, thread};
+use std::{fs, io, iter, thread};
 
 /// The stopped server of `disk.img`, with sockets of the test in place of its own, which take
 /// clients and answer none.
@@ -40,8 +40,11 @@ impl SilentServer {
             socket_peercred(client).unwrap().pid.as_raw_nonzero().get().cast_unsigned() == command
         };
         let of_socket = |listener: &UnixListener| {
-            let clients = iter::from_fn(|| listener.accept().ok());
-            clients.filter(|(client, _)| is_of_command(client)).count()
+            let clients = iter::from_fn(|| match listener.accept() {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => None,
+                client => Some(client.unwrap().0),
+            });
+            clients.filter(is_of_command).count()
         };
         self.sockets.iter().map(|(_, listener)| of_socket(listener)).sum()
     }
